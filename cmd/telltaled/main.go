@@ -1,0 +1,112 @@
+// Command telltaled is the Telltale server: it collects what agents report and
+// answers for it over REST and MCP, per tenant. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // the work failed
+	exitUsage  = 2 // the command line or configuration is wrong
+)
+
+// command is one subcommand. run gets the arguments after the command's words.
+type command struct {
+	words string // "serve", "tenant create", …
+	args  string // what follows the flags, for the usage line
+	help  string
+	run   func(ctx context.Context, e env, args []string) error
+}
+
+// env is what a subcommand may touch of the process.
+type env struct {
+	stdout, stderr io.Writer
+	getenv         func(string) (string, bool)
+}
+
+var commands []command
+
+func allCommands() []command {
+	return []command{
+		{"serve", "", "run the server on an existing PostgreSQL", serve},
+		{"dev", "", "run everything on this machine: database, server, two tenants, an agent", dev},
+		{"migrate", "", "bring the database's schema up to date", migrate},
+		{"tenant create", "SLUG", "create a tenant", tenantCreate},
+		{"tenant list", "", "list the tenants", tenantList},
+		{"tenant suspend", "SLUG", "suspend a tenant, or resume it with --resume", tenantSuspend},
+		{"token create", "", "create an operator token and print it once", tokenCreate},
+		{"token list", "", "list a tenant's operator tokens", tokenList},
+		{"token revoke", "ID", "revoke an operator token", tokenRevoke},
+		{"enrol-token create", "", "create an enrolment token and print it once", enrolTokenCreate},
+		{"node revoke", "NODE", "revoke a node's identity; its streams are cut within 5 seconds", nodeRevoke},
+		{"doctor", "", "check configuration, database, TLS and clock, and say how to mend what is wrong", doctor},
+		{"version", "", "print the version", func(_ context.Context, e env, _ []string) error {
+			fmt.Fprintln(e.stdout, version)
+			return nil
+		}},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(realMain(ctx, env{os.Stdout, os.Stderr, os.LookupEnv}, os.Args[1:]))
+}
+
+func realMain(ctx context.Context, e env, args []string) int {
+	commands = allCommands()
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		usage(e.stdout)
+		return exitOK
+	}
+	c, rest, ok := find(args)
+	if !ok {
+		fmt.Fprintf(e.stderr, "telltaled: no such command: %s\n\n", strings.Join(args, " "))
+		usage(e.stderr)
+		return exitUsage
+	}
+	err := c.run(ctx, e, rest)
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(e.stderr, "telltaled %s: %v\nrun 'telltaled %s --help' for its flags\n", c.words, err, c.words)
+		return exitUsage
+	default:
+		fmt.Fprintf(e.stderr, "telltaled %s: %s\n", c.words, explain(err))
+		return exitFailed
+	}
+}
+
+// find matches the longest command at the head of args.
+func find(args []string) (c command, rest []string, ok bool) {
+	for _, c := range commands {
+		words := strings.Fields(c.words)
+		if len(args) >= len(words) && strings.Join(args[:len(words)], " ") == c.words {
+			return c, args[len(words):], true
+		}
+	}
+	return command{}, nil, false
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "telltaled is the Telltale server.\n\nusage: telltaled COMMAND [flags]\n\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace(c.words+" "+c.args), c.help)
+	}
+	fmt.Fprint(w, "\nEvery flag can also be set in the environment (--public-url is TELLTALE_PUBLIC_URL)\nor in the YAML file named by --config; a flag wins over the environment, and the\nenvironment over the file. 'telltaled COMMAND --help' lists a command's flags.\n")
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// errUsage marks a wrong command line or configuration.
+var errUsage = errors.New("wrong usage")
+
+// secret is a setting that is never shown.
+type secret string
+
+func (s *secret) Set(v string) error { *s = secret(v); return nil }
+func (s *secret) String() string {
+	if s == nil || *s == "" {
+		return ""
+	}
+	return "(redacted)"
+}
+
+// words is a comma-separated setting.
+type words []string
+
+func (w *words) Set(v string) error {
+	*w = nil
+	for _, s := range strings.Split(v, ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			*w = append(*w, s)
+		}
+	}
+	return nil
+}
+func (w *words) String() string {
+	if w == nil {
+		return ""
+	}
+	return strings.Join(*w, ",")
+}
+
+// load fills a flag set: flag > environment > file (--config, when the set
+// has it) > default. Every mistake of every source is reported together.
+func load(fs *flag.FlagSet, e env, args []string) error {
+	fs.SetOutput(io.Discard) // mistakes are reported together, below
+	fs.Usage = func() {}
+	var bad []error
+	var operands []string
+	for rest := args; len(rest) > 0; {
+		err := fs.Parse(rest)
+		rest = fs.Args()
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			printFlags(e.stdout, fs)
+			return err
+		case err != nil:
+			bad = append(bad, err)
+		case len(rest) > 0: // flags may follow operands
+			operands, rest = append(operands, rest[0]), rest[1:]
+		}
+	}
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	take := func(name, value, source string) {
+		set[name] = true
+		if err := fs.Set(name, value); err != nil {
+			bad = append(bad, fmt.Errorf("%s: %q is not valid: %w", source, value, err))
+		}
+	}
+	fs.VisitAll(func(f *flag.Flag) {
+		name := envName(f.Name)
+		if v, ok := e.getenv(name); ok && !set[f.Name] {
+			take(f.Name, v, name)
+		}
+	})
+	if f := fs.Lookup("config"); f != nil && f.Value.String() != "" {
+		path := f.Value.String()
+		file, err := readFile(path)
+		if err != nil {
+			bad = append(bad, err)
+		}
+		for _, k := range sortedKeys(file) {
+			switch {
+			case fs.Lookup(k) == nil || k == "config":
+				bad = append(bad, fmt.Errorf("%s: there is no setting %q", path, k))
+			case !set[k]:
+				take(k, file[k], path+": "+k)
+			}
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("%w: %w", errUsage, errors.Join(bad...))
+	}
+	return fs.Parse(append([]string{"--"}, operands...))
+}
+
+func envName(flagName string) string {
+	return "TELLTALE_" + strings.ToUpper(strings.ReplaceAll(flagName, "-", "_"))
+}
+
+// readFile reads a YAML file of plain settings; a list is joined with commas.
+func readFile(path string) (map[string]string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var raw map[string]any
+	if err := yaml.Unmarshal(b, &raw); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	out := map[string]string{}
+	for k, v := range raw {
+		if list, ok := v.([]any); ok {
+			parts := make([]string, len(list))
+			for i, p := range list {
+				parts[i] = fmt.Sprint(p)
+			}
+			out[k] = strings.Join(parts, ",")
+			continue
+		}
+		out[k] = fmt.Sprint(v)
+	}
+	return out, nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func printFlags(w io.Writer, fs *flag.FlagSet) {
+	fmt.Fprintf(w, "usage: telltaled %s [flags]\n\n", fs.Name())
+	fs.VisitAll(func(f *flag.Flag) {
+		arg, help := flag.UnquoteUsage(f)
+		fmt.Fprintf(w, "  --%s\n        %s", strings.TrimSpace(f.Name+" "+arg), help)
+		if f.DefValue != "" && f.DefValue != "false" {
+			fmt.Fprintf(w, " (default %s)", f.DefValue)
+		}
+		fmt.Fprintln(w)
+	})
+}
+
+// logEffective logs the settings in force; secrets print as "(redacted)".
+func logEffective(log *slog.Logger, fs *flag.FlagSet) {
+	var attrs []any
+	fs.VisitAll(func(f *flag.Flag) { attrs = append(attrs, slog.String(f.Name, f.Value.String())) })
+	log.Info("settings in force", attrs...)
+}
