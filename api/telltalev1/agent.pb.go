@@ -1214,7 +1214,8 @@ func (x *Capabilities) GetAtNs() int64 {
 	return 0
 }
 
-// Loss says what the node itself had to drop.
+// Loss says what the node itself had to drop: every component that lost
+// anything since the agent started, so that the latest report says it all.
 type Loss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Items         []*LostComponent       `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
@@ -1262,10 +1263,10 @@ func (x *Loss) GetItems() []*LostComponent {
 type LostComponent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Component     []byte                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
-	Windows       uint64                 `protobuf:"varint,2,opt,name=windows,proto3" json:"windows,omitempty"`
-	FromNs        int64                  `protobuf:"varint,3,opt,name=from_ns,json=fromNs,proto3" json:"from_ns,omitempty"` // start of the oldest dropped window
-	ToNs          int64                  `protobuf:"varint,4,opt,name=to_ns,json=toNs,proto3" json:"to_ns,omitempty"`       // end of the youngest dropped window
-	Reason        []byte                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`                // "queue_full"
+	Windows       uint64                 `protobuf:"varint,2,opt,name=windows,proto3" json:"windows,omitempty"`             // dropped since the agent started
+	FromNs        int64                  `protobuf:"varint,3,opt,name=from_ns,json=fromNs,proto3" json:"from_ns,omitempty"` // start of the oldest window dropped since the former report
+	ToNs          int64                  `protobuf:"varint,4,opt,name=to_ns,json=toNs,proto3" json:"to_ns,omitempty"`       // end of the youngest one
+	Reason        []byte                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`                // "queue_full", "oversized"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
