@@ -9,12 +9,10 @@
 package metrics
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 // MaxBatch is the most reports of one Write.
@@ -238,12 +236,4 @@ type Gauges struct {
 // Config tunes a Service. The zero value is the product's default.
 type Config struct {
 	Now func() time.Time // nil: time.Now
-}
-
-// New builds a Service. It starts nothing. The registry must be complete.
-func New(db *tenantdb.DB, reg *inspector.Registry, cfg Config, log *slog.Logger) *Service {
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	return &Service{db: db, reg: reg, log: log, now: cfg.Now}
 }

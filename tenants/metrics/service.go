@@ -1,87 +1,128 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
+	"hash/crc32"
 	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 // Service takes in and answers metrics. It is safe for concurrent use.
 type Service struct {
-	db  *tenantdb.DB
-	reg *inspector.Registry
-	log *slog.Logger
-	now func() time.Time
+	db      *tenantdb.DB
+	reg     *inspector.Registry
+	log     *slog.Logger
+	now     func() time.Time
+	owner   map[string]string // component of each registered metric
+	heads   headlines
+	layouts *layouts
+	nodes   *nodeStates
+	hours   hours
+	counts  counters
 }
 
-// Checked is a report that passed Check. It is opaque; hand it to Write.
-type Checked struct {
-	reason string
+// counters are the service's own, see Gauges.
+type counters struct {
+	written, replayed, quarantined, expired, refused, conflicts, splits atomic.Uint64
+
+	mu         sync.Mutex
+	ahead      int
+	oldest     time.Duration
+	maintained time.Time
 }
 
-// Quarantine returns the reason why the window is kept out; "" when it is not.
-func (c Checked) Quarantine() string { return c.reason }
+// New builds a Service. It starts nothing. The registry must be complete.
+func New(db *tenantdb.DB, reg *inspector.Registry, cfg Config, log *slog.Logger) *Service {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &Service{db: db, reg: reg, log: log, now: cfg.Now, owner: map[string]string{},
+		layouts: newLayouts(), nodes: newNodeStates(), hours: hours{known: map[int64]bool{}}}
+	for _, c := range reg.Components() {
+		for _, m := range c.Metrics {
+			s.owner[m.Name] = c.Name
+		}
+	}
+	s.heads = headlinesOf(reg)
+	return s
+}
+
+// maxHeads is how many headline values a head row holds.
+const maxHeads = 16
+
+// headlines maps headline metrics to positions of node_head.vals.
+type headlines struct {
+	set     int32 // names the list: a row written by another list is unknown
+	metrics []inspector.Metric
+	owners  []string // component of each
+	pos     map[string]int
+}
+
+// headlinesOf takes the first maxHeads headline metrics by name. The fleet
+// slice reads node_head by the same rule.
+func headlinesOf(reg *inspector.Registry) headlines {
+	h := headlines{pos: map[string]int{}}
+	owner := map[string]string{}
+	for _, c := range reg.Components() {
+		for _, m := range c.Metrics {
+			if m.Headline && m.Kind != inspector.Histogram && len(m.Labels) == 0 {
+				h.metrics = append(h.metrics, m)
+				owner[m.Name] = c.Name
+			}
+		}
+	}
+	slices.SortFunc(h.metrics, func(a, b inspector.Metric) int { return cmp.Compare(a.Name, b.Name) })
+	h.metrics = h.metrics[:min(len(h.metrics), maxHeads)]
+	sum := crc32.NewIEEE()
+	for i, m := range h.metrics {
+		h.pos[m.Name] = i
+		h.owners = append(h.owners, owner[m.Name])
+		sum.Write([]byte(m.Name + "\n"))
+	}
+	h.set = int32(sum.Sum32())
+	return h
+}
 
 // OpenStream says where the node that scope is stands. epoch 0 means that the
 // agent has no saved position: the server issues the next epoch. An epoch that
-// is not the current one is answered with a new one.
+// is not the current one is answered with a new one, whose HighSeq is 0.
+// nextSeq is what the agent would send next; it is only checked for its range.
 func (s *Service) OpenStream(ctx context.Context, scope tenants.Scope, epoch, nextSeq uint64) (Position, error) {
-	return Position{}, nil
+	key, err := nodeOf(scope)
+	if err != nil {
+		return Position{}, err
+	}
+	if epoch > math.MaxInt64/2 || nextSeq > math.MaxInt64 {
+		return Position{}, fault.Bad("epoch", "epoch is 0 to 2^62-1, seq is at most 2^63-1")
+	}
+	var e, q int64
+	err = s.db.InTenants(ctx, []tenants.TenantID{key.tenant}, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, sqlOpen, uid(key.tenant), uid(key.node), int64(epoch)).Scan(&e, &q)
+	})
+	if err != nil {
+		return Position{}, tenantdb.Fault(err)
+	}
+	return Position{Epoch: uint64(e), HighSeq: uint64(q)}, nil
 }
-
-// PutLayout stores a layout in its canonical encoding for the tenant. A layout
-// that does not pass inspector's Check is Invalid with reason "bad_layout".
-func (s *Service) PutLayout(ctx context.Context, scope tenants.Scope, encoded []byte) (inspector.LayoutHash, error) {
-	return inspector.LayoutHash{}, nil
-}
-
-// UnknownLayouts returns those of hashes that the tenant has not stored.
-func (s *Service) UnknownLayouts(ctx context.Context, scope tenants.Scope, hashes []inspector.LayoutHash) ([]inspector.LayoutHash, error) {
-	return nil, nil
-}
-
-// Check looks at one window of the node that scope is. skew is the agent's
-// clock minus the server's at this exchange. An unknown layout is Precondition
-// with reason "unknown_layout": ask the agent for it and check again. A window
-// to be kept out is no error: it is a Checked with a Quarantine reason, whose
-// Write consumes its sequence number and counts it.
-func (s *Service) Check(ctx context.Context, scope tenants.Scope, r Report, skew time.Duration) (Checked, error) {
-	return Checked{}, nil
-}
-
-// Advance is the Check of a report that is no window (a layout, a capability):
-// its Write consumes the sequence number only.
-func (s *Service) Advance(scope tenants.Scope, epoch, seq uint64) (Checked, error) {
-	return Checked{}, nil
-}
-
-// Write commits at most MaxBatch checked reports of any tenants in one
-// transaction. Reports of one node are taken in order of seq; one below the
-// node's high-water mark is Replayed. When the batch fails for the sake of one
-// report it is split, so that the others get through. The error is non-nil
-// only when nothing was committed; the outcomes then are all Retry.
-func (s *Service) Write(ctx context.Context, batch []Checked) ([]Outcome, error) { return nil, nil }
-
-// Summary answers the state of one module. It needs telltale:read.
-func (s *Service) Summary(ctx context.Context, scope tenants.Scope, q SummaryQuery) (Summary, error) {
-	return Summary{}, nil
-}
-
-// Query answers series, top-N and comparisons. It needs telltale:read.
-func (s *Service) Query(ctx context.Context, scope tenants.Scope, q Query) (Result, error) {
-	return Result{}, nil
-}
-
-// EnsurePartitions makes the partitions from the current hour to three hours
-// ahead; DropOldPartitions drops those wholly past retention. Run does both
-// every minute on one replica at a time until ctx ends.
-func (s *Service) EnsurePartitions(ctx context.Context) error  { return nil }
-func (s *Service) DropOldPartitions(ctx context.Context) error { return nil }
-func (s *Service) Run(ctx context.Context) error               { <-ctx.Done(); return nil }
 
 // Gauges reads the service's own health; it is cheap.
-func (s *Service) Gauges() Gauges { return Gauges{} }
+func (s *Service) Gauges() Gauges {
+	c := &s.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Gauges{PartitionsAhead: c.ahead, OldestKept: c.oldest, Maintained: c.maintained,
+		Written: c.written.Load(), Replayed: c.replayed.Load(), Quarantined: c.quarantined.Load(),
+		Expired: c.expired.Load(), RefusedPoints: c.refused.Load(), Conflicts: c.conflicts.Load(), Splits: c.splits.Load()}
+}

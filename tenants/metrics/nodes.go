@@ -1,0 +1,99 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+type nodeKey struct {
+	tenant tenants.TenantID
+	node   tenants.NodeID
+}
+
+// nodeStates remembers which layouts each node uses now. It is this process's
+// memory: a node's stream lives on one replica, and another one learns the
+// same within one tick.
+type nodeStates struct {
+	mu sync.Mutex
+	m  map[nodeKey]*nodeState
+}
+
+type nodeState struct {
+	since time.Time // first window seen by this process
+	last  time.Time // newest window
+	uses  []use
+}
+
+type use struct {
+	layout    int64
+	component string
+	series    int
+	end       time.Time
+}
+
+const (
+	maxNodeStates = 100_000
+	sameTick      = tenants.WindowLength / 2 // windows of one tick end within this
+	headLife      = time.Minute              // silence of a component after which its headlines are unknown
+)
+
+func newNodeStates() *nodeStates { return &nodeStates{m: map[nodeKey]*nodeState{}} }
+
+// use notes that the node uses a layout in a window ending at end. total is
+// the number of series over all its layouts in use: per component those of the
+// newest tick. alive has a bit for each headline position that is not known to
+// be silent.
+func (n *nodeStates) use(k nodeKey, sh *shape, end time.Time, heads headlines) (total int, alive uint16) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	st := n.m[k]
+	if st == nil {
+		for old := range n.m {
+			if len(n.m) < maxNodeStates {
+				break
+			}
+			delete(n.m, old)
+		}
+		st = &nodeState{since: end}
+		n.m[k] = st
+	}
+	if end.After(st.last) {
+		st.last = end
+	}
+	kept, found := st.uses[:0], false
+	for _, u := range st.uses {
+		switch {
+		case u.layout == sh.id:
+			found = true
+			if end.After(u.end) {
+				u.end = end
+			}
+		case u.component == sh.component && u.end.Before(end.Add(-sameTick)):
+			continue // replaced by a newer layout
+		case u.end.Before(st.last.Add(-2 * headLife)):
+			continue
+		}
+		kept = append(kept, u)
+		total += u.series
+	}
+	st.uses = kept
+	if !found {
+		total += len(sh.kinds)
+		if total <= tenants.MaxSeriesPerNode {
+			st.uses = append(st.uses, use{sh.id, sh.component, len(sh.kinds), end})
+		}
+	}
+	if st.last.Sub(st.since) < headLife {
+		return total, 1<<len(heads.metrics) - 1
+	}
+	for pos, owner := range heads.owners {
+		for _, u := range st.uses {
+			if u.component == owner && u.end.After(st.last.Add(-headLife)) {
+				alive |= 1 << pos
+			}
+		}
+	}
+	return total, alive
+}
