@@ -1,0 +1,155 @@
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import type { Browser, BrowserContext, Page } from "playwright-core";
+import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from "vitest";
+import { startBrowser, startStack, type Stack } from "./stack";
+
+let stack: Stack;
+let browser: Browser;
+let context: BrowserContext;
+let page: Page;
+let trouble: string[];
+
+beforeAll(async () => {
+  [stack, browser] = await Promise.all([startStack(), startBrowser()]);
+});
+afterAll(async () => {
+  await browser?.close();
+  await stack?.stop();
+});
+beforeEach(async () => {
+  context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+  page = await context.newPage();
+  trouble = [];
+  page.on("pageerror", (e) => trouble.push(e.message));
+  page.on("console", (m) => {
+    // The browser itself reports each refused request; those are looked at below.
+    if (m.type() === "error" && !m.text().startsWith("Failed to load resource")) trouble.push(m.text());
+  });
+});
+afterEach(async () => {
+  await context.close();
+  expect(trouble, "errors in the page, a violated content security policy among them").toEqual([]);
+});
+
+const shots = process.env.SCREENSHOTS;
+async function shoot(name: string) {
+  if (shots) await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true });
+}
+
+async function signIn(slug: string, kind = "read") {
+  await page.goto(stack.ready.dashboard_url);
+  await page.getByLabel("Tenant").fill(slug);
+  await page.getByLabel("Operator token").fill(stack.tenant(slug).operator_tokens[kind] ?? "");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("heading", { name: "Fleet" }).waitFor();
+}
+
+async function rest<T>(slug: string, path: string): Promise<T> {
+  const t = stack.tenant(slug);
+  const r = await fetch(`${t.rest_url}/${path}`, { headers: { Authorization: `Bearer ${t.operator_tokens.read}` } });
+  expect(r.status).toBe(200);
+  return (await r.json()) as T;
+}
+
+interface NodePage {
+  nodes: { node: string; name: string }[];
+}
+interface Query {
+  step_s: number;
+  series: { metric: string; labels: Record<string, string>; start: string; points: (number | null)[] }[];
+}
+
+async function accessible() {
+  const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+  // Run outside the page's own world: its policy allows no foreign script.
+  const found = await page.evaluate(`${axe}; axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.target.join(" ")).join(", ")))`);
+  expect(found).toEqual([]);
+}
+
+it("signs in, shows the node, and charts what REST answers", async () => {
+  await page.goto(stack.ready.dashboard_url);
+  await shoot("sign-in");
+  await accessible();
+  await signIn("acme");
+  const { nodes } = await rest<NodePage>("acme", "nodes");
+  const node = nodes[0];
+  if (!node) throw new Error("acme has no node");
+  const link = page.getByRole("table").last().getByRole("link", { name: node.name, exact: true });
+  await link.waitFor();
+  await shoot("fleet");
+  await accessible();
+  await link.click();
+  await page.getByRole("heading", { name: node.name, level: 1 }).waitFor();
+
+  // A chart of the real machine appears and moves on by itself.
+  const row = page.locator('tr[data-series="forks"]');
+  await row.waitFor({ timeout: 60_000 });
+  const first = await row.getAttribute("data-time");
+  expect(Number(first)).toBeGreaterThan(0);
+  await page.waitForFunction((old) => document.querySelector('tr[data-series="forks"]')?.getAttribute("data-time") !== old, first, { timeout: 60_000 });
+
+  // Its newest point is what REST answers for that time.
+  const [time, value] = await Promise.all([row.getAttribute("data-time"), row.getAttribute("data-value")]);
+  const q = await rest<Query>("acme", `metrics/query?metrics=process.forks&node=${node.node}&from=-15m`);
+  const s = q.series[0];
+  if (!s) throw new Error("REST has no series process.forks");
+  const index = Math.round((Number(time) - Date.parse(s.start) / 1000) / q.step_s) - 1;
+  expect(Number(value)).toBe(s.points[index]);
+
+  await page.locator(".uplot canvas").first().waitFor();
+  await shoot("node");
+  await accessible();
+  await page.getByRole("button", { name: /^Theme/ }).click();
+  await page.getByRole("button", { name: /^Theme/ }).click();
+  await page.getByText("Theme: dark").waitFor();
+  await shoot("node-dark");
+  await accessible();
+});
+
+it("keeps every credential out of a script's reach", async () => {
+  await signIn("acme");
+  const secret = stack.tenant("acme").operator_tokens.read ?? "";
+  const seen = await page.evaluate(() => JSON.stringify([document.cookie, { ...localStorage }, { ...sessionStorage }, document.documentElement.outerHTML]));
+  expect(seen).not.toContain(secret);
+  const cookies = await context.cookies();
+  expect(cookies.length).toBeGreaterThan(0);
+  for (const c of cookies) {
+    expect(c.httpOnly).toBe(true);
+    expect(c.sameSite).toBe("Lax");
+    expect(seen).not.toContain(c.value);
+  }
+});
+
+it("shows a tenant its own nodes only", async () => {
+  await signIn("globex");
+  const [own, foreign] = await Promise.all([rest<NodePage>("globex", "nodes"), rest<NodePage>("acme", "nodes")]);
+  const table = page.getByRole("table").last();
+  await table.getByRole("link", { name: own.nodes[0]?.name ?? "?", exact: true }).waitFor();
+  const text = await page.locator("body").innerText();
+  for (const n of foreign.nodes) expect(text).not.toContain(n.name);
+  await page.goto(`${stack.ready.base_url}/t/globex/ui/nodes/${foreign.nodes[0]?.node}`);
+  await page.getByRole("alert").waitFor();
+  // Another tenant's pages ask for a sign-in there.
+  await page.goto(`${stack.ready.base_url}/t/acme/ui`);
+  await page.getByRole("heading", { name: "Telltale" }).waitFor();
+});
+
+it("says what is wrong with a token, and ends a session on sign-out", async () => {
+  await page.goto(stack.ready.dashboard_url);
+  await page.getByLabel("Tenant").fill("acme");
+  await page.getByLabel("Operator token").fill("tt_wrong");
+  await page.keyboard.press("Enter");
+  await page.getByRole("alert").getByText("reference").waitFor();
+  await shoot("sign-in-refused");
+  await signIn("acme");
+  await page.keyboard.press("/");
+  expect(await page.evaluate(() => document.activeElement?.getAttribute("type"))).toBe("search");
+  const stale = await context.cookies();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("Operator token").waitFor();
+  // The old cookie is worth nothing any more, even when replayed.
+  const header = stale.map((c) => `${c.name}=${c.value}`).join("; ");
+  const r = await fetch(`${stack.tenant("acme").rest_url}/session`, { headers: { Cookie: header } });
+  expect(r.status).toBe(401);
+});

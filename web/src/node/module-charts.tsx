@@ -1,0 +1,55 @@
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { get, type Schemas } from "../api/client";
+import { Chart } from "../chart/chart";
+import { ago } from "../layout/format";
+import { Problem } from "../layout/problem";
+import { type ChartSpec, metricsOf } from "./charts";
+import { lines, times } from "./series";
+
+interface Props {
+  tenant: string;
+  node: string;
+  module: string;
+  charts: ChartSpec[];
+  minutes: number;
+  signals: Schemas["Capability"][];
+}
+
+/** One module's charts, asked for in one question and kept live. */
+export function ModuleCharts({ tenant, node, module, charts, minutes, signals }: Props) {
+  const query = useQuery({
+    queryKey: [tenant, "query", node, module, minutes],
+    queryFn: ({ signal }) => get<Schemas["MetricsQuery"]>(tenant, "metrics/query", { metrics: metricsOf(charts).join(","), node, from: `-${minutes}m`, limit: 200 }, signal),
+    refetchInterval: 5_000,
+    placeholderData: (before) => before,
+  });
+  const q = query.data;
+  const at = useMemo(() => (q ? times(q) : []), [q]);
+  const drawn = useMemo(() => (q ? charts.map((c) => ({ ...c, ...lines(q.series, c.metrics) })) : []), [q, charts]);
+  const heading = `module-${module}`;
+  const off = signals.length > 0 && signals.every((s) => s.level === "off");
+  return (
+    <section aria-labelledby={heading} className="module">
+      <div className="heading">
+        <h2 id={heading}>{module}</h2>
+        {q && <span className="hint">data {ago(q.freshness_s)}</span>}
+        {q && q.lost > 0 && <span className="badge level-degraded">{q.lost} observations lost: read values as “at least”</span>}
+        {q?.skew_corrected && <span className="badge level-degraded">times corrected for clock skew</span>}
+      </div>
+      {query.error && <Problem error={query.error} />}
+      {q && q.series.length === 0 && <p className="empty">{off ? `The module is off: ${signals[0]?.reason ?? "no reason given"}.` : (q.coverage.not_covered[0]?.reason ?? "no data in this span")}</p>}
+      <div className="charts">
+        {q &&
+          drawn
+            .filter((c) => c.lines.length > 0)
+            .map((c) => (
+              <div key={c.title}>
+                <Chart title={c.title} times={at} lines={c.lines} from={Date.parse(q.window.from) / 1000} to={Date.parse(q.window.to) / 1000} />
+                {c.left > 0 && <p className="hint">{c.left} quieter series not drawn</p>}
+              </div>
+            ))}
+      </div>
+    </section>
+  );
+}
