@@ -107,6 +107,20 @@ func Open(spec *ebpf.CollectionSpec, programs []Program, disable map[string]stri
 	return s
 }
 
+// Absent is the set of a module that cannot even be prepared, for example
+// because the kernel offers no BTF: nothing runs, and err is why.
+func Absent(programs []Program, disable map[string]string, err error) *Set {
+	s := &Set{failures: map[string]*Failure{}}
+	for _, p := range programs {
+		if reason, off := disable[p.Name]; off {
+			s.fail(p.Name, &Failure{Class: Disabled, Reason: reason})
+		} else {
+			s.fail(p.Name, &Failure{Class: Missing, Reason: oneLine(err.Error()), err: err})
+		}
+	}
+	return s
+}
+
 func (s *Set) load(spec *ebpf.CollectionSpec, p Program, cache *btf.Cache) *Failure {
 	ps, ok := spec.Programs[p.Name]
 	if !ok {

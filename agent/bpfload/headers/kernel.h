@@ -93,7 +93,9 @@ struct net_device {
 };
 
 struct sk_buff {
+	struct sock *sk;
 	struct net_device *dev;
+	char cb[48];
 	unsigned int len;
 	__be16 protocol;
 	__u16 network_header;
@@ -102,16 +104,21 @@ struct sk_buff {
 	unsigned int end;
 };
 
-struct skb_shared_info {
-	unsigned short gso_segs;
-};
-
 struct tcp_skb_cb {
 	union {
 		struct {
 			u16 tcp_gso_segs;
 		};
 	};
+};
+
+struct tcp_sock {
+	u64 bytes_received, bytes_acked;
+	u32 srtt_us; /* eighths of a microsecond */
+};
+
+struct bpf_array {
+	void *pptrs[1]; /* per-CPU */
 };
 
 struct nsproxy {

@@ -1,0 +1,172 @@
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/telltale-dev/telltale/agent/bpfload"
+)
+
+// reasons are the names of enum skb_drop_reason in the running kernel,
+// without their prefix.
+type reasons map[uint32]string
+
+const reasonPrefix = "SKB_DROP_REASON_"
+
+func readReasons(kspec *btf.Spec) reasons {
+	out := reasons{}
+	var e *btf.Enum
+	if err := kspec.TypeByName("skb_drop_reason", &e); err != nil {
+		return out // before Linux 5.17: every reason is a bare number
+	}
+	for _, v := range e.Values {
+		if name, ok := strings.CutPrefix(v.Name, reasonPrefix); ok && name != "MAX" && name != "SUBSYS_MASK" {
+			out[uint32(v.Value)] = name
+		}
+	}
+	return out
+}
+
+// value is the number of a reason, or one that no packet carries.
+func (r reasons) value(name string) uint32 {
+	for v, n := range r {
+		if n == name {
+			return v
+		}
+	}
+	return ^uint32(0)
+}
+
+// name is the reason's name; reasons of other subsystems have none.
+func (r reasons) name(v uint32) string {
+	if n, ok := r[v]; ok {
+		return n
+	}
+	return fmt.Sprintf("0x%x", v)
+}
+
+func (k *kernel) readDrops(r *reading) error {
+	type entry struct {
+		key networkDropKey
+		n   uint64
+	}
+	var entries []entry
+	var unknown []uint64
+	err := bpfload.Each(k.set.Map("drops"), func(key networkDropKey, per []uint64) {
+		e := entry{key: key}
+		for _, n := range per {
+			e.n += n
+		}
+		entries = append(entries, e)
+		if key.Location != 0 {
+			unknown = append(unknown, key.Location)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("drops: %w", err)
+	}
+	k.symbols.resolve(unknown)
+	r.drops = map[dropRow]uint64{}
+	if k.dropped > 0 {
+		r.drops[dropRow{reason: "other"}] = k.dropped
+		r.truncated += k.dropped
+	}
+	for _, e := range entries {
+		row := dropRow{reason: k.reasons.name(e.key.Reason), benign: e.key.Benign != 0}
+		if e.key.Location != 0 {
+			row.location = k.symbols.name(e.key.Location)
+		}
+		r.drops[row] += e.n
+	}
+	return nil
+}
+
+// symbols turns kernel addresses into function names. The kernel's symbol
+// list is read only when an address turns up that was not seen before.
+type symbols struct {
+	path   string
+	known  map[uint64]string
+	hidden bool // the kernel shows no addresses to this process
+}
+
+// maxSymbols bounds the cache; it is emptied when full.
+const maxSymbols = 1024
+
+func (s *symbols) name(addr uint64) string {
+	if n := s.known[addr]; n != "" {
+		return n
+	}
+	return "unknown"
+}
+
+func (s *symbols) resolve(addrs []uint64) {
+	if len(s.known) > maxSymbols {
+		s.known = nil
+	}
+	var missing []uint64
+	for _, a := range addrs {
+		if _, ok := s.known[a]; !ok {
+			missing = append(missing, a)
+		}
+	}
+	if len(missing) == 0 || s.hidden {
+		return
+	}
+	if s.known == nil {
+		s.known = map[uint64]string{}
+	}
+	for _, a := range missing {
+		s.known[a] = ""
+	}
+	f, err := os.Open(s.path)
+	if err != nil {
+		s.hidden = true
+		return
+	}
+	defer f.Close()
+	s.hidden = !nearest(f, missing, s.known)
+}
+
+// nearest finds for each address the closest symbol at or below it. It
+// reports false when the list shows no addresses.
+func nearest(list io.Reader, addrs []uint64, out map[uint64]string) bool {
+	best := make([]uint64, len(addrs))
+	in := bufio.NewScanner(list)
+	for in.Scan() {
+		line := in.Bytes() // "address type name[\tmodule]", some 200,000 of them
+		at, n := uint64(0), 0
+		for n < len(line) && line[n] != ' ' {
+			at = at<<4 | uint64(hexDigit(line[n]))
+			n++
+		}
+		if at == 0 || n+3 > len(line) {
+			continue
+		}
+		for i, a := range addrs {
+			if at <= a && at > best[i] {
+				best[i] = at
+				name, _, _ := bytes.Cut(line[n+3:], []byte("\t"))
+				out[a] = string(name)
+			}
+		}
+	}
+	for _, b := range best {
+		if b != 0 {
+			return true
+		}
+	}
+	return len(addrs) == 0
+}
+
+func hexDigit(c byte) byte {
+	if c >= 'a' {
+		return c - 'a' + 10
+	}
+	return c - '0'
+}
