@@ -1,0 +1,204 @@
+// Package probe measures what the storage module names: with eBPF programs on
+// the block layer's tracepoints, or from /proc/diskstats without privileges.
+//
+// It owns its programs, their maps and the series of one node's devices; it
+// must not know who asks or where windows go. Start reading at New, then
+// Collect; storage.bpf.c holds the kernel's side.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/storage"
+)
+
+// Config says where the module looks and what it leaves out.
+type Config struct {
+	Proc    string   // where procfs is mounted; "" means /proc
+	Sys     string   // where sysfs is mounted; "" means /sys
+	Disable []string // signals that stay off
+}
+
+// programs of each signal.
+var programsOf = map[string]string{
+	storage.SignalRequests: storageProgRqComplete,
+	storage.SignalLatency:  storageProgRqComplete,
+	storage.SignalErrors:   storageProgRqError,
+}
+
+// fallbackOf says what a signal has without BPF.
+var fallbackOf = map[string]string{
+	storage.SignalRequests: "counted from /proc/diskstats",
+}
+
+// Collector is the running module. Collect is for one goroutine at a time;
+// Capabilities may be called at any time.
+type Collector struct {
+	cfg   Config
+	log   *slog.Logger
+	set   *bpfload.Set
+	maps  *requestMaps // nil: no program runs
+	disks *diskstats   // nil: not needed
+	shown *series
+	last  time.Time
+
+	mu      sync.Mutex
+	untimed []string // devices whose last window had requests without a start time
+}
+
+// New loads the programs that this process may load and falls back to /proc
+// where it may not; Capabilities tells which. It fails only when the embedded
+// object is unusable. The first window starts here.
+func New(cfg Config, log *slog.Logger) (*Collector, error) {
+	spec, err := loadStorage()
+	if err != nil {
+		return nil, fmt.Errorf("read the storage module's programs: %w", err)
+	}
+	return open(spec, cfg, log), nil
+}
+
+func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
+	if cfg.Proc == "" {
+		cfg.Proc = "/proc"
+	}
+	if cfg.Sys == "" {
+		cfg.Sys = "/sys"
+	}
+	c := &Collector{cfg: cfg, log: log, last: time.Now()}
+	disable := map[string]string{}
+	if c.disabled(storage.SignalRequests) && c.disabled(storage.SignalLatency) {
+		disable[storageProgRqComplete] = switchedOff
+	}
+	if c.disabled(storage.SignalErrors) {
+		disable[storageProgRqError] = switchedOff
+	}
+	c.set = bpfload.Open(spec, []bpfload.Program{{Name: storageProgRqComplete}, {Name: storageProgRqError}}, disable, log)
+	if m, o := c.set.Map(storageMapDevices), c.set.Map(storageMapOther); m != nil && o != nil {
+		c.maps = newRequestMaps(c.set, m, o)
+	}
+	caps := map[string]inspector.Level{}
+	for _, signal := range c.Capabilities() {
+		caps[signal.Signal] = signal.Level
+		if signal.Source == inspector.SourceProc {
+			c.disks = &diskstats{path: filepath.Join(cfg.Proc, "diskstats"), sys: cfg.Sys}
+			if err := c.disks.add(map[string]*device{}); err != nil {
+				log.Warn("no first reading of the disks", "error", err)
+			}
+		}
+	}
+	c.shown = newSeries(func(signal string) bool { return caps[signal] != inspector.Off })
+	return c
+}
+
+const switchedOff = "switched off by configuration"
+
+func (c *Collector) disabled(signal string) bool { return slices.Contains(c.cfg.Disable, signal) }
+
+// Component names the module.
+func (c *Collector) Component() string { return storage.Component }
+
+// Costs lists what the running programs have cost; see bpfload.Cost.
+func (c *Collector) Costs() ([]bpfload.Cost, error) { return c.set.Costs() }
+
+// Capabilities tells for each signal how well it works and why.
+func (c *Collector) Capabilities() []inspector.Capability {
+	var out []inspector.Capability
+	for _, signal := range []string{storage.SignalRequests, storage.SignalLatency, storage.SignalErrors} {
+		cp := c.set.Capability(storage.Component, signal, fallbackOf[signal], programsOf[signal])
+		if c.disabled(signal) {
+			cp.Level, cp.Source, cp.Reason = inspector.Off, inspector.SourceNone, switchedOff
+		}
+		if signal == storage.SignalLatency && cp.Level == inspector.Full {
+			c.mu.Lock()
+			if len(c.untimed) > 0 {
+				cp.Level = inspector.Degraded
+				cp.Reason = "no latency of " + strings.Join(c.untimed, ", ") + ": its queue/iostats is 0"
+			}
+			c.mu.Unlock()
+		}
+		out = append(out, cp)
+	}
+	return out
+}
+
+// Collect closes the window that began at the last call, or at New.
+func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Window, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	seen := map[string]*device{}
+	w := &inspector.Window{Start: c.last, End: now}
+	if c.maps != nil {
+		if err := c.maps.add(seen, w); err != nil {
+			return nil, fmt.Errorf("read the storage module's maps: %w", err)
+		}
+	}
+	if c.disks != nil {
+		if err := c.disks.add(seen); err != nil {
+			return nil, fmt.Errorf("read the disks: %w", err)
+		}
+	}
+	c.forget(seen)
+	c.noteUntimed(seen)
+	c.last = now
+	w.Layout, w.Values = c.shown.values(seen, w, c.works)
+	return []*inspector.Window{w}, nil
+}
+
+// works reports whether a signal has a source now.
+func (c *Collector) works(signal string) bool {
+	if c.disabled(signal) {
+		return false
+	}
+	if c.set.Running(programsOf[signal]) {
+		return true
+	}
+	return c.disks != nil && fallbackOf[signal] != ""
+}
+
+// forget drops devices that are gone, so that a node which makes and removes
+// disks all day does not fill the map.
+func (c *Collector) forget(seen map[string]*device) {
+	for name, d := range seen {
+		if d.moved() || name == storage.Other || diskExists(c.cfg.Sys, name) {
+			continue
+		}
+		if c.maps != nil {
+			c.maps.drop(name)
+		}
+		delete(seen, name)
+	}
+}
+
+func (c *Collector) noteUntimed(seen map[string]*device) {
+	var names []string
+	for name, d := range seen {
+		if slices.ContainsFunc(d[:], func(t totals) bool { return t.untimed > 0 }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.untimed = names
+}
+
+// Close unloads the programs.
+func (c *Collector) Close() error {
+	if err := c.set.Close(); err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("close the storage module: %w", err)
+	}
+	return nil
+}
