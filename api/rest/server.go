@@ -1,0 +1,139 @@
+// Package rest is the REST adapter: it turns requests under
+// /t/{tenant}/api/v1 into calls of the services and their answers and faults
+// into JSON. It also serves health, readiness, version and the management
+// endpoints of this process.
+//
+// It owns no table, decides nothing about data and verifies no credential:
+// package auth does, through the Gate it is handed. It must not know MCP, the
+// dashboard's build, or any SQL. openapi.yaml is the contract; tests hold the
+// routes and the real answers against it. Start reading at routes, then
+// answer in answer.go.
+package rest
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fleet"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+)
+
+// Nodes reads the fleet.
+type Nodes interface {
+	List(ctx context.Context, scope tenants.Scope, q fleet.ListQuery) (fleet.Page, error)
+	Get(ctx context.Context, scope tenants.Scope, ref string) (fleet.NodeDetail, error)
+	Capabilities(ctx context.Context, scope tenants.Scope, ref string) (fleet.NodeCapabilities, error)
+}
+
+// Fleet sums up the fleet and switches modules off.
+type Fleet interface {
+	Overview(ctx context.Context, scope tenants.Scope) (fleet.Overview, error)
+	SetModules(ctx context.Context, scope tenants.Scope, ref string, off []string) ([]fleet.ModuleOff, error)
+}
+
+// Metrics reads numbers.
+type Metrics interface {
+	Summary(ctx context.Context, scope tenants.Scope, q metrics.SummaryQuery) (metrics.Summary, error)
+	Query(ctx context.Context, scope tenants.Scope, q metrics.Query) (metrics.Result, error)
+}
+
+// Guards are the parts of package auth that stand in front of the routes.
+type Guards struct {
+	Gate       *auth.Gate
+	Fence      *auth.Fence
+	Sessions   *auth.Sessions
+	Challenger *auth.Challenger
+}
+
+// Config builds a Server. All but the fields marked optional must be set.
+type Config struct {
+	Log     *slog.Logger
+	Guards  Guards
+	Nodes   Nodes
+	Fleet   Fleet
+	Metrics Metrics
+	Ready   []Check // what /readyz asks, in this order
+	Version Version
+
+	Dashboard http.Handler          // optional: serves / , /assets/* and /t/{tenant}/ui/*
+	Own       prometheus.Registerer // optional: where the server's own request metrics are registered
+	Now       func() time.Time      // optional: time.Now
+	Timeout   time.Duration         // optional: longest time for one answer, 10 s
+	// BodyTimeout is the longest time that a body may take to arrive; optional, 5 s.
+	BodyTimeout time.Duration
+}
+
+// Server answers HTTP. It is safe for concurrent use and starts nothing.
+type Server struct {
+	cfg   Config
+	mux   *chi.Mux
+	own   *ownMetrics
+	ready *readiness
+}
+
+// New builds a Server.
+func New(cfg Config) *Server {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.BodyTimeout <= 0 {
+		cfg.BodyTimeout = 5 * time.Second
+	}
+	s := &Server{cfg: cfg, own: newOwnMetrics(cfg.Own), ready: newReadiness(cfg.Ready, cfg.Now)}
+	s.mux = s.routes()
+	return s
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// base is where a tenant's API lives.
+const base = "/t/{tenant}/api/v1"
+
+func (s *Server) routes() *chi.Mux {
+	r := chi.NewRouter()
+	r.Use(s.observe, s.bound, middleware.GetHead)
+	r.NotFound(s.notFound)
+	r.MethodNotAllowed(s.notAllowed)
+
+	r.Get("/healthz", s.plain(s.health))
+	r.Get("/readyz", s.readyz)
+	r.Get("/version", s.plain(s.version))
+	r.Get("/api/v1/openapi.yaml", s.document)
+
+	g := s.cfg.Guards
+	api := r.With(g.Fence.Hosts, g.Fence.Origins, s.sealed)
+	api.Post(base+"/session", s.signIn)
+	api.Get(base+"/session", s.whoAmI)
+	api.Delete(base+"/session", s.signOut)
+
+	read := api.With(g.Gate.BearerOrSession, s.noted, g.Gate.Require(tenants.Read))
+	read.Get(base+"/overview", s.answer(s.overview))
+	read.Get(base+"/nodes", s.answer(s.listNodes))
+	read.Get(base+"/nodes/{node}", s.answer(s.getNode))
+	read.Get(base+"/nodes/{node}/capabilities", s.tagged(s.capabilities))
+	read.Get(base+"/metrics/summary", s.answer(s.summary))
+	read.Get(base+"/metrics/query", s.answer(s.query))
+
+	admin := api.With(g.Gate.BearerOrSession, s.noted, g.Gate.Require(tenants.Admin))
+	admin.Put(base+"/nodes/{node}/modules", s.answer(s.setModules))
+
+	if d := s.cfg.Dashboard; d != nil {
+		pages := r.With(g.Fence.Hosts)
+		for _, p := range []string{"/", "/assets/*", "/t/{tenant}/ui", "/t/{tenant}/ui/*"} {
+			pages.Method(http.MethodGet, p, d)
+		}
+	}
+	return r
+}
