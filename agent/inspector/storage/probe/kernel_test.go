@@ -1,0 +1,388 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/storage"
+)
+
+// These tests run real programs in the kernel, make requests on loop devices
+// of their own and compare with the kernel's own counts of those devices, so
+// that what else the machine does cannot matter.
+
+const block = 4096
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: loads eBPF programs into the kernel and sets up loop devices")
+	}
+}
+
+// start loads the module; devices is the size of its map, 0 for the usual.
+func start(t *testing.T, devices uint32, cfg Config) *Collector {
+	t.Helper()
+	spec, err := loadStorage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if devices > 0 {
+		spec.Maps[storageMapDevices].MaxEntries = devices
+	}
+	c := open(spec, cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func collect(t *testing.T, c *Collector) (*inspector.Window, map[string]inspector.Value) {
+	t.Helper()
+	ws, err := c.Collect(t.Context(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := ws[0]
+	if err := w.Layout.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if w.Lost != 0 {
+		t.Logf("window lost %d observations", w.Lost)
+	}
+	out := map[string]inspector.Value{}
+	for i, s := range w.Layout.Series {
+		out[s.String()] = w.Values[i]
+	}
+	return w, out
+}
+
+func seriesOf(metric, device, op string) string {
+	return fmt.Sprintf("%s{device=%q,op=%q}", metric, device, op)
+}
+
+// loop is a loop device over a file of its own.
+type loop struct {
+	name string
+	file string
+	dev  *os.File // O_DIRECT
+}
+
+func newLoop(t *testing.T, size int64) *loop {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	for range 20 { // another process may be faster to the free device
+		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &loop{name: fmt.Sprintf("loop%d", n), file: file.Name()}
+		l.dev, err = os.OpenFile("/dev/"+l.name, os.O_RDWR|unix.O_DIRECT, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = unix.IoctlLoopConfigure(int(l.dev.Fd()), &unix.LoopConfig{Fd: uint32(file.Fd())})
+		if err == nil {
+			t.Cleanup(func() {
+				if err := unix.IoctlSetInt(int(l.dev.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+					t.Errorf("detach %s: %v", l.name, err)
+				}
+				l.dev.Close()
+			})
+			return l
+		}
+		l.dev.Close()
+		if !errors.Is(err, unix.EBUSY) {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no free loop device")
+	return nil
+}
+
+// aligned returns memory that O_DIRECT accepts.
+func aligned(t *testing.T, size int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(b) })
+	return b
+}
+
+func (l *loop) write(t *testing.T, blocks int) {
+	t.Helper()
+	b := aligned(t, block)
+	for i := range blocks {
+		if _, err := l.dev.WriteAt(b, int64(i)*block); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (l *loop) read(t *testing.T, blocks int) (failed int) {
+	t.Helper()
+	b := aligned(t, block)
+	for i := range blocks {
+		if _, err := l.dev.ReadAt(b, int64(i)*block); errors.Is(err, unix.EIO) {
+			failed++
+		} else if err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	}
+	return failed
+}
+
+func (l *loop) discard(t *testing.T, size uint64) {
+	t.Helper()
+	span := [2]uint64{0, size}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, l.dev.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&span)))
+	if errno == unix.EOPNOTSUPP {
+		t.Log("the file system under the loop device cannot discard")
+	} else if errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+// kernelStat is /sys/block/DEVICE/stat by operation: ios, bytes, milliseconds.
+type kernelStat [len(storage.Operations)]struct{ ios, bytes, ms uint64 }
+
+func (l *loop) stat(t *testing.T) (s kernelStat) {
+	t.Helper()
+	b, err := os.ReadFile("/sys/block/" + l.name + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n [17]uint64
+	for i, f := range strings.Fields(string(b)) {
+		if _, err := fmt.Sscan(f, &n[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, at := range [...]int{0, 4, 11} {
+		s[i].ios, s[i].bytes, s[i].ms = n[at], n[at+2]*sectorBytes, n[at+3]
+	}
+	s[3].ios, s[3].ms = n[15], n[16]
+	return s
+}
+
+func TestEverySignalIsFull(t *testing.T) {
+	needRoot(t)
+	c := start(t, 0, Config{})
+	caps := c.Capabilities()
+	if len(caps) != 3 {
+		t.Fatalf("%d capabilities, want 3", len(caps))
+	}
+	for _, cp := range caps {
+		if cp.Level != inspector.Full || cp.Source != inspector.SourceBPF || cp.Reason != "" {
+			t.Errorf("%+v, want full from bpf", cp)
+		}
+	}
+	_, got := collect(t, c)
+	for _, name := range []string{storage.TotalIOs, storage.TotalBytes, storage.TotalErrors} {
+		if !got[name].OK {
+			t.Errorf("%s is unknown", name)
+		}
+	}
+}
+
+func TestRequestsEqualTheKernels(t *testing.T) {
+	needRoot(t)
+	l := newLoop(t, 16<<20)
+	c := start(t, 0, Config{})
+	collect(t, c)
+	before := l.stat(t)
+	l.write(t, 200)
+	for range 5 { // a data write and a flush each
+		l.write(t, 1)
+		if err := l.dev.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.read(t, 300)
+	l.discard(t, 1<<20)
+	after := l.stat(t)
+	w, got := collect(t, c)
+	t.Logf("kernel: %v to %v", before, after)
+	for i, op := range storage.Operations {
+		ios, bytes := after[i].ios-before[i].ios, after[i].bytes-before[i].bytes
+		if v := got[seriesOf(storage.IOs, l.name, op)]; v.Delta != ios || ios > 0 && !v.OK {
+			t.Errorf("%s: %+v requests, the kernel counts %d", op, v, ios)
+		}
+		if v := got[seriesOf(storage.Bytes, l.name, op)]; v.Delta != bytes || ios > 0 && !v.OK {
+			t.Errorf("%s: %+v bytes, the kernel counts %d", op, v, bytes)
+		}
+		// The kernel adds the same times up, and cuts to milliseconds.
+		v, ms := got[seriesOf(storage.LatencyNS, l.name, op)], float64(after[i].ms-before[i].ms)
+		if n := inspector.HistCount(v.Hist); n != ios {
+			t.Errorf("%s: %d latencies for %d requests", op, n, ios)
+		}
+		t.Logf("%s: %d requests, %.3f ms here, %.0f ms in stat", op, ios, float64(v.Sum)/1e6, ms)
+		if d := math.Abs(float64(v.Sum)/1e6 - ms); d > 1.5+0.02*ms {
+			t.Errorf("%s: latencies sum up to %.3f ms, the kernel counts %.0f ms", op, float64(v.Sum)/1e6, ms)
+		}
+	}
+	if reads := after[0].ios - before[0].ios; reads != 300 {
+		t.Errorf("the kernel counts %d reads of 300", reads)
+	}
+	if v := got[storage.TotalIOs]; !v.OK || v.Delta < 505 || w.Samples < 505 {
+		t.Errorf("total is %+v of %d samples", v, w.Samples)
+	}
+	// Nothing moves in an idle window, and the layout is the same one.
+	w2, again := collect(t, c)
+	if v := again[seriesOf(storage.IOs, l.name, "read")]; !v.OK || v.Delta != 0 {
+		t.Errorf("idle window has %+v reads", v)
+	}
+	if w2.Start != w.End || !w2.End.After(w2.Start) {
+		t.Errorf("windows %v–%v and %v–%v do not join", w.Start, w.End, w2.Start, w2.End)
+	}
+}
+
+func TestErrorsEqual(t *testing.T) {
+	needRoot(t)
+	l := newLoop(t, 1<<20)
+	c := start(t, 0, Config{})
+	if err := os.Truncate(l.file, 0); err != nil {
+		t.Fatal(err)
+	}
+	failed := l.read(t, 7)
+	if failed != 7 {
+		t.Fatalf("%d of 7 reads failed", failed)
+	}
+	_, got := collect(t, c)
+	if v := got[seriesOf(storage.Errors, l.name, "read")]; !v.OK || v.Delta != uint64(failed) {
+		t.Errorf("errors: %+v, the reader saw %d", v, failed)
+	}
+	if v := got[seriesOf(storage.Errors, l.name, "write")]; !v.OK || v.Delta != 0 {
+		t.Errorf("write errors: %+v, want 0", v)
+	}
+	if v := got[storage.TotalErrors]; !v.OK || v.Delta < uint64(failed) {
+		t.Errorf("total: %+v", v)
+	}
+}
+
+func TestUnloadedProgramStopsItsNumber(t *testing.T) {
+	needRoot(t)
+	l := newLoop(t, 1<<20)
+	c := start(t, 0, Config{})
+	l.read(t, 3)
+	_, got := collect(t, c)
+	if v := got[seriesOf(storage.IOs, l.name, "read")]; !v.OK || v.Delta != 3 {
+		t.Fatalf("before: %+v, want 3", v)
+	}
+	if err := c.set.Detach(storageProgRqComplete, "unloaded by the test"); err != nil {
+		t.Fatal(err)
+	}
+	l.read(t, 3)
+	_, got = collect(t, c)
+	if v := got[seriesOf(storage.IOs, l.name, "read")]; v.OK {
+		t.Errorf("after: %+v, want unknown", v)
+	}
+	if v := got[storage.TotalErrors]; !v.OK {
+		t.Error("errors have a program of their own, yet are unknown")
+	}
+	if now, err := c.maps.read(); err != nil || now[l.name][0].ios != 3 {
+		t.Errorf("the counter stands at %d (%v), want 3", now[l.name][0].ios, err)
+	}
+	for _, cp := range c.Capabilities() {
+		if on := cp.Level == inspector.Full; on != (cp.Signal == storage.SignalErrors) {
+			t.Errorf("%+v", cp)
+		}
+	}
+}
+
+func TestDevicesBeyondTheBound(t *testing.T) {
+	needRoot(t)
+	a, b := newLoop(t, 1<<20), newLoop(t, 1<<20)
+	c := start(t, 1, Config{})
+	var first uint64
+	for _, l := range []*loop{a, b} { // another disk of the machine may have taken the place
+		l.read(t, 50)
+	}
+	w, got := collect(t, c)
+	for _, l := range []*loop{a, b} {
+		first += got[seriesOf(storage.IOs, l.name, "read")].Delta
+	}
+	rest := got[seriesOf(storage.IOs, storage.Other, "read")]
+	if !rest.OK || first+rest.Delta < 100 || rest.Delta < 50 {
+		t.Errorf("named %d, other %+v of 100", first, rest)
+	}
+	if w.Truncated < 50 {
+		t.Errorf("truncated is %d, want what other holds", w.Truncated)
+	}
+}
+
+// A device that sysfs no longer lists gives its place back.
+func TestForgetsDevicesThatAreGone(t *testing.T) {
+	needRoot(t)
+	l := newLoop(t, 1<<20)
+	c := start(t, 0, Config{Sys: t.TempDir()})
+	l.read(t, 1)
+	_, got := collect(t, c)
+	name := seriesOf(storage.IOs, l.name, "read")
+	if v := got[name]; v.Delta != 1 {
+		t.Fatalf("%+v, want 1", v)
+	}
+	if _, got = collect(t, c); got[name].OK {
+		t.Error("the series of a device that is gone stays")
+	}
+	l.read(t, 2)
+	if _, got = collect(t, c); got[name].Delta != 2 {
+		t.Errorf("after its return: %+v, want 2", got[name])
+	}
+}
+
+// With iostats off the kernel may note no start: requests still count, and
+// the latency says what it misses, if it does.
+func TestDeviceWithoutIostats(t *testing.T) {
+	needRoot(t)
+	l := newLoop(t, 1<<20)
+	path := "/sys/block/" + l.name + "/queue/iostats"
+	if err := os.WriteFile(path, []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(path, []byte("1"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	c := start(t, 0, Config{})
+	l.read(t, 9)
+	_, got := collect(t, c)
+	if v := got[seriesOf(storage.IOs, l.name, "read")]; v.Delta != 9 {
+		t.Errorf("%+v requests, want 9", v)
+	}
+	timed := inspector.HistCount(got[seriesOf(storage.LatencyNS, l.name, "read")].Hist)
+	cp := c.Capabilities()[1]
+	if said := strings.Contains(cp.Reason, l.name); said != (timed < 9) || (cp.Level == inspector.Degraded) != said {
+		t.Errorf("%d of 9 requests have a latency, the capability says %+v", timed, cp)
+	}
+	t.Logf("%d of 9 requests have a latency: %+v", timed, cp)
+}

@@ -1,0 +1,69 @@
+package probe
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/storage"
+)
+
+func everything(string) bool { return true }
+
+func TestLayoutChangesOnlyWithTheDevices(t *testing.T) {
+	s := newSeries(everything)
+	window := func(seen map[string]*device) *inspector.Layout {
+		w := &inspector.Window{}
+		layout, values := s.values(seen, w, everything)
+		if err := layout.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if len(values) != len(layout.Series) {
+			t.Fatalf("%d values for %d series", len(values), len(layout.Series))
+		}
+		return layout
+	}
+	first := window(map[string]*device{"sda": {}})
+	if again := window(map[string]*device{"sda": {{ios: 5}}}); again != first {
+		t.Error("the same series gave another layout")
+	}
+	flush := window(map[string]*device{"sda": {3: {ios: 1}}})
+	if flush == first {
+		t.Error("a first flush gave no series")
+	}
+	if still := window(map[string]*device{"sda": {}}); still != flush {
+		t.Error("an operation seen once went away")
+	}
+	two := window(map[string]*device{"sda": {}, "sdb": {}})
+	if two == flush || len(window(map[string]*device{"sda": {}}).Series) >= len(two.Series) {
+		t.Error("a device came or went without a new layout")
+	}
+}
+
+// However many devices and operations there are, a layout is acceptable and
+// nothing is left out of the totals.
+func TestSeriesBound(t *testing.T) {
+	s := newSeries(everything)
+	seen := map[string]*device{storage.Other: {{ios: 1}, {ios: 1}, {ios: 1}, {ios: 1}}}
+	for i := range 200 {
+		seen[fmt.Sprintf("sd%03d", i)] = &device{{ios: 1}, {ios: 1}, {ios: 1}, {ios: 1, latencySum: 7}}
+	}
+	w := &inspector.Window{}
+	layout, values := s.values(seen, w, everything)
+	if err := layout.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if w.Truncated != 140 {
+		t.Errorf("%d devices folded, want 140", w.Truncated)
+	}
+	got := map[string]inspector.Value{}
+	for i, sr := range layout.Series {
+		got[sr.String()] = values[i]
+	}
+	if v := got[storage.TotalIOs]; v.Delta != 804 {
+		t.Errorf("total %+v, want 804", v)
+	}
+	if v := got[seriesOf(storage.IOs, storage.Other, "read")]; v.Delta != 141 {
+		t.Errorf("other %+v, want 141", v)
+	}
+}
