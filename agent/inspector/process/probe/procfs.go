@@ -95,8 +95,10 @@ func parseField(b []byte, name string) (uint64, bool) {
 	for line := range bytes.Lines(b) {
 		f := bytes.Fields(line)
 		if len(f) == 2 && string(f[0]) == name {
-			n, err := strconv.ParseUint(string(f[1]), 10, 64)
-			return n, err == nil
+			if n, err := strconv.ParseUint(string(f[1]), 10, 64); err == nil {
+				return n, true
+			}
+			return 0, false
 		}
 	}
 	return 0, false
