@@ -1,0 +1,13 @@
+// Package all knows the words of every component: the one list, in
+// alphabetical order, that agent and server hand their registry to.
+package all
+
+import (
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/network"
+)
+
+// Register adds every component to r.
+func Register(r *inspector.Registry) {
+	network.Register(r)
+}

@@ -1,0 +1,244 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+)
+
+// module is the life of one collector. At most one goroutine, started by
+// start, works on the collector at a time.
+type module struct {
+	Module
+	runner *Runner
+	log    *slog.Logger
+
+	// collector belongs to the goroutine in flight, or under mu when none is.
+	collector Collector
+
+	mu       sync.Mutex
+	local    bool      // kept off by the node's configuration
+	remote   bool      // kept off by the server
+	busy     time.Time // when the call in flight began; zero: none
+	retry    time.Time // not opened again before
+	report   []inspector.Capability
+	panics   uint64
+	failures uint64
+	overruns uint64 // ticks that found the former call still in flight
+}
+
+// reopenPause is how long a module rests after it failed to open or panicked.
+const reopenPause = time.Minute
+
+const (
+	localOff  = "switched off by the node's configuration"
+	remoteOff = "switched off by the server"
+)
+
+// start lets the module do one step, unless its last one is still in flight.
+// A zero now means that no window is due.
+func (m *module) start(ctx context.Context, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.busy.IsZero() {
+		if !now.IsZero() {
+			m.overruns++
+			m.log.Warn("collector has not answered", "since", m.busy)
+		}
+		return
+	}
+	m.busy = time.Now()
+	m.runner.wg.Add(1)
+	go func() {
+		defer m.runner.wg.Done()
+		m.step(ctx, now)
+	}()
+}
+
+// apply brings the collector in line with its switches, if it is not.
+func (m *module) apply(ctx context.Context) {
+	m.mu.Lock()
+	due := false
+	if m.busy.IsZero() { // or else the call in flight owns the collector
+		if m.offReason() != "" {
+			due = m.collector != nil
+		} else {
+			due = m.collector == nil && !time.Now().Before(m.retry)
+		}
+	}
+	m.mu.Unlock()
+	if due {
+		m.start(ctx, time.Time{})
+	}
+}
+
+func (m *module) offReason() string {
+	switch {
+	case m.local:
+		return localOff
+	case m.remote:
+		return remoteOff
+	}
+	return ""
+}
+
+func (m *module) setRemote(off bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.remote && !off {
+		m.retry = time.Time{} // released: open at once
+	}
+	m.remote = off
+}
+
+// step opens, closes or collects. A panic counts, closes the collector and
+// leaves it closed for a while: its state can no longer be trusted.
+func (m *module) step(ctx context.Context, now time.Time) {
+	var report []inspector.Capability
+	var retry time.Time
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.busy = time.Time{}
+		if report != nil {
+			m.report = report
+		}
+		if !retry.IsZero() {
+			m.retry = retry
+		}
+		m.runner.wake()
+	}()
+	m.mu.Lock()
+	off, notBefore := m.offReason(), m.retry
+	m.mu.Unlock()
+
+	switch {
+	case off != "":
+		if err := m.guard("close", m.shut); err != nil {
+			m.log.Warn("collector closed badly", "error", err)
+		}
+		report = m.all(inspector.Off, off)
+	case m.collector == nil:
+		if time.Now().Before(notBefore) {
+			return
+		}
+		if err := m.guard("open", m.open); err != nil {
+			m.log.Error("collector does not open", "error", err)
+			report, retry = m.all(inspector.Off, "does not open: "+err.Error()), time.Now().Add(reopenPause)
+			return
+		}
+		report = m.collector.Capabilities()
+	case !now.IsZero():
+		err := m.guard("collect", func() error { return m.collect(ctx, now) })
+		var p *panicError
+		if errors.As(err, &p) {
+			m.log.Error("collector panicked", "error", err)
+			_ = m.guard("close", m.shut)
+			report, retry = m.all(inspector.Off, "panicked; opened again after a pause: "+err.Error()), time.Now().Add(reopenPause)
+			return
+		}
+		if err != nil {
+			m.log.Warn("collector reports an error", "error", err)
+		}
+		report = m.collector.Capabilities()
+	}
+}
+
+func (m *module) open() error {
+	c, err := m.Open()
+	if err != nil {
+		return err
+	}
+	m.collector = c
+	return nil
+}
+
+func (m *module) shut() error {
+	c := m.collector
+	m.collector = nil
+	if c == nil {
+		return nil
+	}
+	return c.Close()
+}
+
+func (m *module) collect(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, m.runner.cfg.Deadline)
+	defer cancel()
+	windows, err := m.collector.Collect(ctx, now)
+	for _, w := range windows {
+		m.runner.sink.Push(w)
+	}
+	return err
+}
+
+// panicError is a recovered panic.
+type panicError struct {
+	doing string
+	value any
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic in %s: %v", p.doing, p.value) }
+
+// guard runs one call of a collector and counts how it ends.
+func (m *module) guard(doing string, call func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{doing: doing, value: v}
+		}
+		if err == nil {
+			return
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.failures++
+		if _, ok := err.(*panicError); ok {
+			m.panics++
+		}
+	}()
+	return call()
+}
+
+// all reports every signal alike.
+func (m *module) all(level inspector.Level, reason string) []inspector.Capability {
+	out := make([]inspector.Capability, 0, len(m.Signals))
+	for _, s := range m.Signals {
+		out = append(out, inspector.Capability{Component: m.Component, Signal: s, Level: level, Reason: inspector.CleanText(reason)})
+	}
+	return out
+}
+
+func (m *module) stuckSince(now time.Time) (time.Time, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.busy, !m.busy.IsZero() && now.Sub(m.busy) > m.runner.cfg.Deadline
+}
+
+func (m *module) capabilities(now time.Time) []inspector.Capability {
+	if since, stuck := m.stuckSince(now); stuck {
+		return m.all(inspector.Off, "stuck: the collector has not answered since "+since.UTC().Format(time.RFC3339))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.report
+}
+
+// closeNow closes the collector at the end of Run; false means that a call
+// is still in flight and the collector had to be left alone.
+func (m *module) closeNow() bool {
+	m.mu.Lock()
+	idle := m.busy.IsZero()
+	m.mu.Unlock()
+	if !idle {
+		return false
+	}
+	if err := m.guard("close", m.shut); err != nil {
+		m.log.Warn("collector closed badly", "error", err)
+	}
+	return true
+}
