@@ -131,14 +131,20 @@ int BPF_PROG(on_wakeup_new, struct task *p)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task *prev, struct task *next)
 {
-	__u64 now = bpf_ktime_get_ns(), waited, *since;
+	/* A preempted task stays on the queue even if it was about to sleep. The
+	 * idle task, pid 0, never waits; a switch to it from a task that sleeps is
+	 * the most frequent one on a quiet machine and needs no clock. */
+	bool prev_waits = (preempt || still_runnable(prev)) && prev->pid;
+	__u64 now, waited, *since;
 	struct totals *t;
 	__u32 bucket;
 
-	/* A preempted task stays on the queue even if it was about to sleep. */
-	if ((preempt || still_runnable(prev)) && prev->pid)
+	if (!prev_waits && !next->pid)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (prev_waits)
 		now_runnable(prev, now);
-	if (!next->pid) /* idle never waits */
+	if (!next->pid)
 		return 0;
 	since = bpf_task_storage_get(&runnable_since, (void *)next, 0, 0);
 	if (!since || !*since)
