@@ -8,8 +8,8 @@ package host
 
 import "github.com/telltale-dev/telltale/agent/inspector"
 
-// Component is the inspector's name.
-const Component = "host"
+// Name is the component.
+const Name = "host"
 
 // The capability signals.
 const (
@@ -99,7 +99,7 @@ const (
 // Register adds the inspector's words to a registry.
 func Register(r *inspector.Registry) {
 	r.Add(inspector.Component{
-		Name:    Component,
+		Name:    Name,
 		Title:   "Host",
 		Signals: []string{CPU, Load, Memory, Pressure, Disks, Sockets, Clock, Boot, Agent},
 		Metrics: metrics(),

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -98,7 +99,7 @@ func newCollector(cfg Config, log *slog.Logger, stat statfsFunc, clock clockFunc
 }
 
 // Component returns "host".
-func (c *Collector) Component() string { return host.Component }
+func (c *Collector) Component() string { return host.Name }
 
 // Capabilities says what every signal could do in the last window.
 func (c *Collector) Capabilities() []inspector.Capability {
@@ -108,7 +109,7 @@ func (c *Collector) Capabilities() []inspector.Capability {
 		if st.level == inspector.Off {
 			source = inspector.SourceNone
 		}
-		out = append(out, inspector.Capability{Component: host.Component, Signal: s.name, Level: st.level, Source: source, Reason: st.reason})
+		out = append(out, inspector.Capability{Component: host.Name, Signal: s.name, Level: st.level, Source: source, Reason: st.reason})
 	}
 	return out
 }
@@ -213,10 +214,14 @@ func (c *Collector) put(metric string, kind inspector.Kind, unit inspector.Unit,
 		clean, _ := inspector.CleanLabel(labels[i+1])
 		s.Labels = append(s.Labels, inspector.Label{Key: labels[i], Value: clean})
 	}
+	if !v.OK {
+		v = inspector.Value{}
+	}
 	c.points = append(c.points, point{s, v})
 }
 
 func (c *Collector) gauge(metric string, unit inspector.Unit, v float64, ok bool, labels ...string) {
+	ok = ok && !math.IsNaN(v) && !math.IsInf(v, 0)
 	c.put(metric, inspector.Gauge, unit, inspector.Value{OK: ok, Gauge: v}, labels...)
 }
 
@@ -283,7 +288,7 @@ func (c *Collector) relayout() {
 		series[i] = p.series
 		c.known = append(c.known, p.series)
 	}
-	c.layout = inspector.NewLayout(host.Component, series)
+	c.layout = inspector.NewLayout(host.Name, series)
 	c.slots = c.slots[:0]
 	for _, s := range c.known {
 		c.slots = append(c.slots, c.layout.Find(s))
