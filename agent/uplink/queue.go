@@ -45,7 +45,7 @@ type queue struct {
 	waiting  []*report
 	caps     *report // latest capability report not yet sent
 	bytes    int
-	sentB    int // bytes of inflight
+	sentB    int              // bytes of inflight
 	lost     map[string]*loss // per component
 	unsaid   bool             // lost holds what no report has told yet
 }

@@ -1,0 +1,29 @@
+package ingest
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// admission bounds how fast newcomers are let in, so that a reconnect storm
+// cannot starve the streams that are open.
+type admission struct {
+	streams, enrols *rate.Limiter
+	enrolling       chan struct{} // enrolments in work
+}
+
+// maxEnrolling is how many enrolments are in work at once.
+const maxEnrolling = 16
+
+func newAdmission(c Config) *admission {
+	return &admission{
+		streams:   rate.NewLimiter(rate.Limit(c.StreamsPerSec), c.StreamsPerSec),
+		enrols:    rate.NewLimiter(rate.Limit(c.EnrolsPerSec), c.EnrolsPerSec),
+		enrolling: make(chan struct{}, maxEnrolling),
+	}
+}
+
+// retryAfter is the hint for who was turned away, spread over a few seconds.
+func retryAfter() time.Duration { return time.Second + rand.N(4*time.Second) }

@@ -1,0 +1,94 @@
+package ingest
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// counters are the server's own, since its start.
+type counters struct {
+	streams, replaced, parked, cut, drained, admitDenied atomic.Uint64
+	reports, replays, gaps, rewinds, layoutAsks          atomic.Uint64
+	stored, quarantined, refused, tallyDrops, oversized  atomic.Uint64
+	batches, batched, writeErrors                        atomic.Uint64
+	enrolled, enrolFailed, renewed, authFailed, panics   atomic.Uint64
+}
+
+// Stats is a snapshot of a Server's counters since its start.
+type Stats struct {
+	Live                 int    // open streams
+	Streams              uint64 // streams opened
+	Replaced             uint64 // closed for a younger stream of the same node
+	Parked               uint64 // held back: the identity was live on another machine or boot
+	Cut                  uint64 // closed for a certificate that is no longer good
+	Drained              uint64 // asked to reconnect
+	AdmitDenied          uint64 // streams and enrolments turned away by rate
+	Reports              uint64 // envelopes that arrived, replays and gaps included
+	Replays              uint64 // already stored; acknowledged again
+	Gaps                 uint64 // out of order; asked for again
+	Rewinds              uint64 // rewinds sent
+	LayoutAsks           uint64 // unknown layouts asked for
+	Stored               uint64 // windows committed
+	Quarantined          uint64 // reports kept out by the metrics service
+	Refused              uint64 // frames and reports refused here
+	TallyDrops           uint64 // refusals that could not be recorded per node
+	Oversized            uint64 // messages above the size limit
+	Batches, Batched     uint64 // transactions, and reports in them
+	WriteErrors          uint64 // transactions that failed
+	Enrolled             uint64
+	EnrolFailed          uint64
+	Renewed              uint64
+	AuthFailed           uint64 // calls without a good certificate
+	Panics               uint64 // recovered; each is a defect
+	QueueItems, QueueCap int
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	c := &s.count
+	st := Stats{
+		Live: s.hub.size(), Streams: c.streams.Load(), Replaced: c.replaced.Load(), Parked: c.parked.Load(), Cut: c.cut.Load(),
+		Drained: c.drained.Load(), AdmitDenied: c.admitDenied.Load(), Reports: c.reports.Load(),
+		Replays: c.replays.Load(), Gaps: c.gaps.Load(), Rewinds: c.rewinds.Load(), LayoutAsks: c.layoutAsks.Load(),
+		Stored: c.stored.Load(), Quarantined: c.quarantined.Load(), Refused: c.refused.Load(),
+		TallyDrops: c.tallyDrops.Load(), Oversized: c.oversized.Load(), Batches: c.batches.Load(),
+		Batched: c.batched.Load(), WriteErrors: c.writeErrors.Load(), Enrolled: c.enrolled.Load(),
+		EnrolFailed: c.enrolFailed.Load(), Renewed: c.renewed.Load(), AuthFailed: c.authFailed.Load(), Panics: c.panics.Load(),
+	}
+	for _, lane := range s.batch.lanes {
+		st.QueueItems += len(lane)
+		st.QueueCap += cap(lane)
+	}
+	return st
+}
+
+var (
+	liveDesc  = prometheus.NewDesc("telltale_ingest_streams", "Open agent streams.", nil, nil)
+	queueDesc = prometheus.NewDesc("telltale_ingest_queue_reports", "Reports waiting for a batch.", nil, nil)
+	totalDesc = prometheus.NewDesc("telltale_ingest_total", "Ingest events since start, by kind.", []string{"kind"}, nil)
+)
+
+// Describe is prometheus.Collector's.
+func (s *Server) Describe(ch chan<- *prometheus.Desc) {
+	ch <- liveDesc
+	ch <- queueDesc
+	ch <- totalDesc
+}
+
+// Collect is prometheus.Collector's.
+func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	st := s.Stats()
+	ch <- prometheus.MustNewConstMetric(liveDesc, prometheus.GaugeValue, float64(st.Live))
+	ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, float64(st.QueueItems))
+	for kind, n := range map[string]uint64{
+		"stream_opened": st.Streams, "stream_replaced": st.Replaced, "stream_parked": st.Parked, "stream_cut": st.Cut, "stream_drained": st.Drained,
+		"admission_denied": st.AdmitDenied, "report": st.Reports, "report_replayed": st.Replays, "report_gap": st.Gaps,
+		"rewind": st.Rewinds, "layout_asked": st.LayoutAsks, "window_stored": st.Stored, "report_quarantined": st.Quarantined,
+		"refused": st.Refused, "refusal_unrecorded": st.TallyDrops, "message_oversized": st.Oversized,
+		"batch": st.Batches, "batch_report": st.Batched, "batch_failed": st.WriteErrors,
+		"enrolled": st.Enrolled, "enrol_failed": st.EnrolFailed, "renewed": st.Renewed, "auth_failed": st.AuthFailed, "panic": st.Panics,
+	} {
+		ch <- prometheus.MustNewConstMetric(totalDesc, prometheus.CounterValue, float64(n), kind)
+	}
+}
