@@ -2,35 +2,206 @@ package fleet
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
-// Overview sums up every node in scope. It needs telltale:read.
-func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, error) {
-	return Overview{}, nil
+const maxSearch = 128 // bytes of ListQuery.Search
+
+// row is a Node with what is not shown as it is.
+type row struct {
+	Node
+	id      tenants.NodeID
+	machine string
+	raw     string // the name as it is stored
 }
 
-// List answers one page of nodes. It needs telltale:read.
-func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (Page, error) {
-	return Page{}, nil
+// times are the parameters $1 to $4 of a statement built on sqlNodes.
+func (s *Service) times(scope tenants.Scope) (now time.Time, args []any) {
+	now = s.now()
+	return now, []any{[16]byte(scope.Tenant), now, now.Add(-tenants.NodeStaleAfter), now.Add(-OfflineAfter)}
 }
 
-// Get answers everything about one node, addressed by id or unique name. It
-// needs telltale:read. A name that several nodes in scope bear is Invalid with
-// reason "ambiguous_name" and names the candidates.
-func (s *Service) Get(ctx context.Context, scope tenants.Scope, ref string) (NodeDetail, error) {
-	return NodeDetail{}, nil
+func scanRow(now time.Time) pgx.RowToFunc[row] {
+	return func(r pgx.CollectableRow) (n row, err error) {
+		err = r.Scan((*[16]byte)(&n.id), &n.Name, &n.Status, &n.LastSeen, &n.AgentVersion, &n.Kernel, &n.OS, &n.Arch, &n.SkewMS, &n.EnrolledAt, &n.machine)
+		n.raw = n.Name
+		n.Node.Node, n.Name, n.EnrolledAt = n.id.String(), inspector.CleanText(n.Name), n.EnrolledAt.UTC()
+		n.Labels = map[string]string{}
+		if n.LastSeen != nil {
+			seen := n.LastSeen.UTC()
+			n.LastSeen, n.FreshnessS = &seen, age(now, seen)
+		}
+		if n.SkewMS != nil {
+			skew := (time.Duration(*n.SkewMS) * time.Millisecond).Abs()
+			n.SkewMarked = skew > tenants.SkewIgnored && skew <= tenants.SkewCorrected
+		}
+		return n, err
+	}
 }
 
-// Capabilities answers what one node can measure now. It needs telltale:read.
-func (s *Service) Capabilities(ctx context.Context, scope tenants.Scope, ref string) (NodeCapabilities, error) {
-	return NodeCapabilities{}, nil
+// age is the time from t to now in seconds, to the millisecond, never negative.
+func age(now, t time.Time) *float64 {
+	a := float64(max(0, now.Sub(t).Milliseconds())) / 1000
+	return &a
 }
 
-// SetModules makes off the whole list of modules that are switched off for a
-// node from the server; an empty list lifts all remote switches. It can never
-// switch on what the node's own configuration has off. It needs telltale:admin.
-func (s *Service) SetModules(ctx context.Context, scope tenants.Scope, ref string, off []string) ([]ModuleOff, error) {
-	return nil, nil
+// List answers one page of nodes in order of name. It needs telltale:read.
+func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (Page, error) {
+	if err := scope.Require(tenants.Read); err != nil {
+		return Page{}, err
+	}
+	if err := lq.check(); err != nil {
+		return Page{}, err
+	}
+	limit, clamped := tenants.ClampRows(lq.Limit)
+	now, args := s.times(scope)
+	q := newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).labels(lq.Labels)
+	if lq.Search != "" {
+		q.add(" and (starts_with(n.name, ", q.arg(lq.Search), ")")
+		if id, err := tenants.ParseNodeID(lq.Search); err == nil {
+			q.add(" or n.node_id = ", q.arg([16]byte(id)))
+		}
+		q.add(")")
+	}
+	if len(lq.Status) > 0 {
+		q.add(" and ", sqlStatus, " = any(", q.arg(lq.Status), "::text[])")
+	}
+	if lq.Cursor != "" {
+		name, id, err := readCursor(lq.Cursor)
+		if err != nil {
+			return Page{}, err
+		}
+		q.add(" and (n.name, n.node_id) > (", q.arg(name), ", ", q.arg([16]byte(id)), ")")
+	}
+	q.add(" order by n.name, n.node_id limit ", q.arg(limit+1))
+	rows, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanRow(now))
+	if err != nil {
+		return Page{}, err
+	}
+	p := Page{Nodes: []Node{}}
+	if clamped {
+		p.Notes = append(p.Notes, fmt.Sprintf("limit was clamped to %d", limit))
+	}
+	if len(rows) > limit {
+		rows = rows[:limit]
+		p.NextCursor = writeCursor(rows[limit-1].raw, rows[limit-1].id)
+		p.Truncated = &tenants.Truncated{Returned: limit, NextCursor: p.NextCursor, Hint: "ask again with the cursor, or filter by status, labels or search"}
+	}
+	if err := s.complete(ctx, scope, rows); err != nil {
+		return Page{}, err
+	}
+	for _, r := range rows {
+		p.Nodes = append(p.Nodes, r.Node)
+	}
+	return p, nil
+}
+
+func (q ListQuery) check() error {
+	for _, st := range q.Status {
+		if !slices.Contains(Statuses(), st) {
+			return fault.Bad("status", "no status %q: want one of %v", clip(string(st), 40), Statuses())
+		}
+	}
+	if len(q.Status) > len(Statuses()) {
+		return fault.Bad("status", "at most %d statuses", len(Statuses()))
+	}
+	if len(q.Search) > maxSearch || strings.ContainsRune(q.Search, 0) || !utf8.ValidString(q.Search) {
+		return fault.Bad("search", "search is text of at most %d bytes", maxSearch)
+	}
+	return checkLabels("labels", q.Labels)
+}
+
+// complete adds labels and machines shared with other nodes in scope.
+func (s *Service) complete(ctx context.Context, scope tenants.Scope, rows []row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	ids, machines := make([][16]byte, len(rows)), []string{}
+	at := map[tenants.NodeID]*row{}
+	for i := range rows {
+		ids[i], at[rows[i].id] = rows[i].id, &rows[i]
+		if rows[i].machine != "" {
+			machines = append(machines, rows[i].machine)
+		}
+	}
+	b := &pgx.Batch{}
+	b.Queue(sqlLabels, [16]byte(scope.Tenant), ids).Query(func(r pgx.Rows) error {
+		var id tenants.NodeID
+		var k, v string
+		_, err := pgx.ForEachRow(r, []any{(*[16]byte)(&id), &k, &v}, func() error {
+			at[id].Labels[inspector.CleanText(k)] = inspector.CleanText(v)
+			return nil
+		})
+		return err
+	})
+	nodesOf := map[string]map[tenants.NodeID]bool{}
+	if len(machines) > 0 {
+		q := newQuery(sqlSameMachine, [16]byte(scope.Tenant), machines).in(scope.Nodes).add(" limit 2000")
+		b.Queue(q.sql.String(), q.args...).Query(func(r pgx.Rows) error {
+			var machine, name string
+			var id tenants.NodeID
+			_, err := pgx.ForEachRow(r, []any{&machine, (*[16]byte)(&id), &name}, func() error {
+				if nodesOf[machine] == nil {
+					nodesOf[machine] = map[tenants.NodeID]bool{}
+				}
+				nodesOf[machine][id] = true
+				return nil
+			})
+			return err
+		})
+	}
+	if err := s.db.Read(ctx, scope.Tenant, b); err != nil {
+		return err
+	}
+	for i := range rows {
+		same := nodesOf[rows[i].machine]
+		rows[i].SameMachine = len(same) > 1 || len(same) == 1 && !same[rows[i].id]
+	}
+	return nil
+}
+
+// resolve finds the node that ref means, as directory.ResolveNode does: its
+// id, or its name when exactly one node in scope bears it; a revoked node
+// yields its name to one that is not.
+func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) (row, error) {
+	if err := checkRef(ref); err != nil {
+		return row{}, err
+	}
+	now, args := s.times(scope)
+	q := newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).named(ref)
+	q.add(" order by n.node_id::text <> ", q.arg(ref), ", n.revoked_at is not null, n.node_id limit 12")
+	rows, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanRow(now))
+	if err != nil {
+		return row{}, err
+	}
+	live := len(slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.Status == Revoked }))
+	switch {
+	case len(rows) == 0:
+		return row{}, noNode(ref)
+	case len(rows) == 1, rows[0].Node.Node == strings.ToLower(ref), live == 1:
+		return rows[0], nil
+	case live > 1:
+		rows = rows[:live]
+	}
+	var list []string
+	for _, r := range rows[:min(len(rows), 10)] {
+		list = append(list, r.Node.Node+" ("+r.Name+")")
+	}
+	if len(rows) > 10 {
+		list = append(list, "and more")
+	}
+	return row{}, &fault.Error{Kind: fault.Invalid, Reason: "ambiguous_node", Field: "node",
+		Msg:  fmt.Sprintf("several nodes are called %q: %s", inspector.CleanText(ref), strings.Join(list, ", ")),
+		Next: "name the node by its id"}
 }

@@ -5,9 +5,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 // SessionID identifies one stream of one node.
@@ -35,81 +38,116 @@ type Opened struct {
 	Off       []string // modules switched off from the server
 }
 
-// Sighting is one sign of life of a session.
-type Sighting struct {
-	Skew     *time.Duration    // agent clock minus server clock; nil: not estimated at this exchange
-	Counters map[string]uint64 // the agent's own loss counters; nil: unchanged; at most 16
-}
-
-// ModuleSwitch is one node whose switches changed.
-type ModuleSwitch struct {
-	Tenant tenants.TenantID
-	Node   tenants.NodeID
-	Off    []string // all modules now off, sorted
-}
-
-type sessionKey struct {
-	tenant tenants.TenantID
-	node   tenants.NodeID
-	id     SessionID
-}
-
-type sighting struct {
-	at       time.Time
-	skew     *time.Duration
-	counters map[string]uint64
-}
-
-// headlines maps registry headline metrics to positions of node_head.vals.
-type headlines struct {
-	set     int32 // names the list; rows of another list are unknown
-	metrics []inspector.Metric
-}
-
-func newHeadlines(reg *inspector.Registry) headlines { return headlines{} }
-
 // SessionOpened records a new stream of the node that scope is. It is called
 // once for each stream, before its first report.
 func (s *Service) SessionOpened(ctx context.Context, scope tenants.Scope, f SessionFacts) (Opened, error) {
-	return Opened{}, nil
+	node, err := nodeOf(scope)
+	if err != nil {
+		return Opened{}, err
+	}
+	f.clean()
+	o := Opened{ID: SessionID(uuid.Must(uuid.NewV7()))}
+	now := s.now()
+	t, n := [16]byte(scope.Tenant), [16]byte(node)
+	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
+		former, err := formerStreams(ctx, tx, t, n)
+		if err != nil {
+			return err
+		}
+		var duplicate *time.Time
+		if o.Duplicate = returned(former, f, now); o.Duplicate {
+			duplicate = &now
+		}
+		var expires *time.Time
+		if !f.CertNotAfter.IsZero() {
+			expires = &f.CertNotAfter
+		}
+		b := &pgx.Batch{}
+		b.Queue(sqlNotCurrent, t, n)
+		b.Queue(sqlLoseSessions, t, n, now.Add(-OfflineAfter))
+		b.Queue(sqlOpenSession, t, n, [16]byte(o.ID), s.replica, f.Remote, f.MachineID, f.BootID, f.AgentVersion, f.Kernel, f.OS, f.Arch, expires, now, duplicate)
+		b.Queue(sqlKeepSessions, t, n)
+		b.Queue(sqlOffModules, t, n).Query(func(rows pgx.Rows) (err error) {
+			o.Off, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			return err
+		})
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return Opened{}, tenantdb.Fault(err)
+	}
+	return o, nil
+}
+
+func (f *SessionFacts) clean() {
+	for _, p := range []*string{&f.Remote, &f.MachineID, &f.BootID, &f.AgentVersion, &f.Kernel, &f.OS, &f.Arch} {
+		*p, _ = inspector.CleanLabel(*p)
+	}
+}
+
+// stream is what is kept of an earlier stream of the same node.
+type stream struct {
+	machine, boot string
+	connected     time.Time
+	seen          time.Time
+}
+
+func formerStreams(ctx context.Context, tx pgx.Tx, tenant, node [16]byte) ([]stream, error) {
+	rows, err := tx.Query(ctx, sqlFormer, tenant, node)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (f stream, err error) {
+		err = r.Scan(&f.machine, &f.boot, &f.connected, &f.seen)
+		return f, err
+	})
+}
+
+// returned reports whether a stream comes back from a boot or machine after
+// another one took its place: A, B, A. A machine that reboots never returns to
+// an earlier boot, so two machines share the identity and push each other out.
+// former is newest first.
+func returned(former []stream, f SessionFacts, now time.Time) bool {
+	other := false
+	for _, o := range former {
+		if o.seen.Before(now.Add(-2 * OfflineAfter)) {
+			return false
+		}
+		if o.machine != f.MachineID || o.boot != f.BootID {
+			other = true
+		} else if other {
+			return true
+		}
+	}
+	return false
 }
 
 // SessionClosed records the end of a stream. reason is a snake_case word, for
 // example "eof", "replaced", "drain". Closing twice is no error.
 func (s *Service) SessionClosed(ctx context.Context, scope tenants.Scope, id SessionID, reason string) error {
-	return nil
+	node, err := nodeOf(scope)
+	if err != nil {
+		return err
+	}
+	reason, _ = inspector.CleanLabel(reason)
+	t, n := [16]byte(scope.Tenant), [16]byte(node)
+	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(sqlCloseSession, t, n, [16]byte(id), s.now(), reason)
+		b.Queue(sqlPromote, t, n)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	s.mu.Lock()
+	delete(s.seen, sessionKey{scope.Tenant, node, id})
+	s.mu.Unlock()
+	return tenantdb.Fault(err)
 }
 
-// Seen notes a sign of life. It never blocks and never touches the database:
-// Run writes sightings in batches, at most every few seconds.
-func (s *Service) Seen(scope tenants.Scope, id SessionID, g Sighting) {}
-
-// Flush writes all waiting sightings now.
-func (s *Service) Flush(ctx context.Context) error { return nil }
-
-// Run writes sightings until ctx ends.
-func (s *Service) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-
-// RecordCapabilities replaces what the node that scope is can do.
-func (s *Service) RecordCapabilities(ctx context.Context, scope tenants.Scope, caps []inspector.Capability) error {
-	return nil
-}
-
-// Quarantine counts n reports of the node that scope is which were refused
-// before they reached a service (undecodable, oversized, a bad layout).
-// Outcomes of the metrics service are counted by that service and must not be
-// counted again here.
-func (s *Service) Quarantine(ctx context.Context, scope tenants.Scope, reason, example string, n int64) error {
-	return nil
-}
-
-// DisabledModules lists the modules switched off for the node that scope is.
-func (s *Service) DisabledModules(ctx context.Context, scope tenants.Scope) ([]string, error) {
-	return nil, nil
-}
-
-// SwitchedSince lists the nodes of the tenants whose switches changed after
-// since, for a replica to tell its live streams. Poll it every few seconds.
-func (s *Service) SwitchedSince(ctx context.Context, ids []tenants.TenantID, since time.Time) ([]ModuleSwitch, error) {
-	return nil, nil
+// nodeOf returns the node that a scope is.
+func nodeOf(scope tenants.Scope) (tenants.NodeID, error) {
+	id, err := tenants.ParseNodeID(scope.Principal.ID)
+	if err != nil || scope.Tenant.IsZero() || scope.Principal.Kind != tenants.NodePrincipal {
+		return tenants.NodeID{}, fault.New(fault.Denied, "not_a_node", "only an enrolled node reports").Do("use the node's client certificate")
+	}
+	return id, nil
 }

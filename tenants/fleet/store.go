@@ -1,0 +1,185 @@
+package fleet
+
+// The SQL of this slice. Every statement names its tenant; row-level security
+// holds below. A test prepares each one against the migrated schema.
+//
+// A statement that begins with sqlNodes may be narrowed by where in scope.go.
+
+// sqlNodes joins each node with its newest stream and where its reports stand.
+// Its parameters: $1 tenant, $2 now, $3 now - NodeStaleAfter, $4 now - OfflineAfter.
+const sqlNodes = `
+  from node n
+  left join node_session s on s.tenant_id = $1 and s.node_id = n.node_id and s.current
+  left join node_head h on h.tenant_id = $1 and h.node_id = n.node_id
+ where n.tenant_id = $1`
+
+// sqlStatus derives a node's status, see the constants in fleet.go. A stored
+// window is a sign of life of the open stream, too.
+const sqlStatus = `case
+    when n.revoked_at is not null then 'revoked'
+    when s.session_id is null then 'never'
+    when s.closed_at is null and s.duplicate_at > $4::timestamptz then 'duplicate'
+    when s.closed_at is not null or ` + sqlSeen + ` <= $4::timestamptz then 'offline'
+    when ` + sqlSeen + ` <= $3::timestamptz then 'stale'
+    when abs(s.skew_ms) > 3600000 then 'quarantined'
+    else 'online' end`
+
+const sqlSeen = `least(greatest(s.last_seen, h.received_at), $2::timestamptz)`
+
+// sqlRow are the columns of a Node.
+const sqlRow = `select n.node_id, n.name, ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
+  coalesce(nullif(s.agent_version, ''), n.agent_version), coalesce(nullif(s.kernel, ''), n.kernel),
+  coalesce(nullif(s.os, ''), n.os), coalesce(nullif(s.arch, ''), n.arch), s.skew_ms, n.enrolled_at,
+  coalesce(nullif(s.machine_id, ''), n.machine_id)`
+
+const (
+	sqlLabels = `select node_id, key, value from node_label where tenant_id = $1 and node_id = any($2::uuid[])`
+
+	// Other nodes that report one of these machine ids.
+	sqlSameMachine = `
+select n.machine_id, n.node_id, n.name from node n
+ where n.tenant_id = $1 and n.machine_id = any($2::text[])`
+
+	sqlDetail = `
+select h.epoch, h.seq, h.last_ts, h.head_set, h.vals, h.missing, h.expired, h.refused
+  from node_head h where h.tenant_id = $1 and h.node_id = $2`
+
+	sqlSessions = `
+select session_id, replica, remote, machine_id, boot_id, agent_version, connected_at, last_seen, closed_at, close_reason,
+       skew_ms, cert_not_after, counters, current
+  from node_session where tenant_id = $1 and node_id = $2
+ order by closed_at is not null, connected_at desc limit 8`
+
+	sqlCapabilities = `
+select component, signal, level, source, reason, since
+  from capability where tenant_id = $1 and node_id = $2 order by component, signal limit 500`
+
+	sqlModulesOff = `
+select module, by, at from module_switch where tenant_id = $1 and node_id = $2 and off order by module limit 100`
+
+	sqlQuarantine = `
+select reason, sum(n)::bigint, min(first_at), max(last_at), (array_agg(example order by last_at desc))[1]
+  from (select reason, n, first_at, last_at, example from quarantine where tenant_id = $1 and node_id = $2
+        union all
+        select reason, n, first_at, last_at, example from win_quarantine where tenant_id = $1 and node_id = $2) q
+ group by reason order by max(last_at) desc limit 50`
+)
+
+// Streams.
+const (
+	sqlKeepSessions = `
+delete from node_session where tenant_id = $1 and node_id = $2 and closed_at is not null
+   and session_id not in (select session_id from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 6)`
+
+	sqlFormer = `
+select machine_id, boot_id, connected_at, last_seen
+  from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 8 for update`
+
+	// An open stream that has long been silent was lost with its replica.
+	sqlLoseSessions = `
+update node_session set closed_at = last_seen, close_reason = 'lost'
+ where tenant_id = $1 and node_id = $2 and closed_at is null and last_seen < $3`
+
+	sqlNotCurrent = `update node_session set current = false where tenant_id = $1 and node_id = $2 and current`
+
+	sqlOpenSession = `
+insert into node_session (tenant_id, node_id, session_id, replica, remote, machine_id, boot_id, agent_version, kernel, os, arch,
+  cert_not_after, connected_at, last_seen, duplicate_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14)`
+
+	sqlCloseSession = `
+update node_session set closed_at = $4, last_seen = greatest(last_seen, $4), close_reason = $5
+ where tenant_id = $1 and node_id = $2 and session_id = $3 and closed_at is null`
+
+	// When a stream closes and an older one is still open, that one is current.
+	sqlPromote = `
+update node_session set current = (session_id = (
+    select session_id from node_session where tenant_id = $1 and node_id = $2 order by closed_at is not null, connected_at desc limit 1))
+ where tenant_id = $1 and node_id = $2`
+
+	sqlSeenMany = `
+update node_session s set last_seen = greatest(s.last_seen, u.at), skew_ms = coalesce(u.skew, s.skew_ms),
+  counters = coalesce(u.counters::jsonb, s.counters)
+from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::bigint[], $6::text[]) as u(t, n, id, at, skew, counters)
+where s.tenant_id = u.t and s.node_id = u.n and s.session_id = u.id`
+
+	// Two open streams of one node on different machines or boots of which the
+	// older one was heard of after the younger one opened: both are alive. A
+	// reboot leaves an older stream that stays silent.
+	sqlMarkDuplicates = `
+update node_session s set duplicate_at = $3::timestamptz
+from unnest($1::uuid[], $2::uuid[]) as u(t, n)
+where s.tenant_id = u.t and s.node_id = u.n and s.closed_at is null
+  and exists (select from node_session o where o.tenant_id = s.tenant_id and o.node_id = s.node_id and o.session_id <> s.session_id
+    and o.closed_at is null and (o.boot_id <> s.boot_id or o.machine_id <> s.machine_id)
+    and least(o.last_seen, s.last_seen) > $4::timestamptz
+    and case when o.connected_at < s.connected_at then o.last_seen > s.connected_at else s.last_seen > o.connected_at end)`
+)
+
+// Capabilities, switches, refusals.
+const (
+	sqlPutCapabilities = `
+insert into capability as c (tenant_id, node_id, component, signal, level, source, reason, since)
+select $1, $2, u.c, u.s, u.l, u.src, u.r, $3 from unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::text[]) as u(c, s, l, src, r)
+on conflict (tenant_id, node_id, component, signal) do update
+  set level = excluded.level, source = excluded.source, reason = excluded.reason, since = excluded.since
+  where (c.level, c.source, c.reason) is distinct from (excluded.level, excluded.source, excluded.reason)`
+
+	sqlDropCapabilities = `
+delete from capability c where c.tenant_id = $1 and c.node_id = $2
+   and not exists (select from unnest($3::text[], $4::text[]) as u(c, s) where u.c = c.component and u.s = c.signal)`
+
+	sqlSwitchOff = `
+insert into module_switch as m (tenant_id, node_id, module, off, by, at)
+select $1, $2, u.m, true, $3, $4 from unnest($5::text[]) as u(m)
+on conflict (tenant_id, node_id, module) do update set off = true, by = excluded.by, at = excluded.at where not m.off`
+
+	sqlSwitchBack = `
+update module_switch set off = false, by = $3, at = $4
+ where tenant_id = $1 and node_id = $2 and off and not (module = any($5::text[]))`
+
+	sqlOffModules = `select module from module_switch where tenant_id = $1 and node_id = $2 and off order by module limit 100`
+
+	sqlSwitchedSince = `
+select m.tenant_id, m.node_id, array(select o.module from module_switch o
+    where o.tenant_id = m.tenant_id and o.node_id = m.node_id and o.off order by o.module)
+  from module_switch m where m.tenant_id = any($1::uuid[]) and m.at > $2
+ group by m.tenant_id, m.node_id limit 10000`
+
+	sqlQuarantineOne = `
+insert into quarantine as q (tenant_id, node_id, reason, n, first_at, last_at, example) values ($1, $2, $3, $4, $5, $5, $6)
+on conflict (tenant_id, node_id, reason) do update set n = q.n + excluded.n, last_at = excluded.last_at, example = excluded.example`
+)
+
+// The overview. Each is followed by the scope's conditions, then by its tail.
+const (
+	sqlByStatus = `select status, version, kernel, count(*), max(seen) from (
+select ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
+  coalesce(nullif(s.agent_version, ''), n.agent_version) as version, coalesce(nullif(s.kernel, ''), n.kernel) as kernel` + sqlNodes
+	sqlByStatusTail = `) x group by 1, 2, 3`
+
+	sqlAway = `select node_id, name, status from (
+select n.node_id, n.name, ` + sqlStatus + ` as status` + sqlNodes
+	sqlAwayTail = `) x where status <> 'online' order by name, node_id limit 50`
+
+	sqlHeads = `select h.node_id, n.name, h.vals from node_head h join node n on n.tenant_id = $1 and n.node_id = h.node_id
+ where h.tenant_id = $1 and h.last_ts > $2 and h.head_set = $3 and h.vals is not null`
+
+	sqlUnhealthy = `
+select c.component, c.signal, c.level, count(*), min(c.node_id::text) from capability c
+  join node n on n.tenant_id = $1 and n.node_id = c.node_id
+ where c.tenant_id = $1 and c.level <> 'full' and n.revoked_at is null`
+	sqlUnhealthyTail = ` group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 20`
+
+	sqlExample = `
+select c.node_id, n.name, c.component, c.signal, c.reason from unnest($2::uuid[], $3::text[], $4::text[]) as u(n, c, s)
+  join capability c on c.tenant_id = $1 and c.node_id = u.n and c.component = u.c and c.signal = u.s
+  join node n on n.tenant_id = $1 and n.node_id = c.node_id`
+
+	sqlKept = `
+select q.reason, sum(q.n)::bigint, count(distinct q.node_id) from (
+    select node_id, reason, n from quarantine where tenant_id = $1
+    union all select node_id, reason, n from win_quarantine where tenant_id = $1) q
+  join node n on n.tenant_id = $1 and n.node_id = q.node_id where true`
+	sqlKeptTail = ` group by 1 order by 2 desc limit 20`
+)
