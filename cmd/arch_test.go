@@ -58,7 +58,7 @@ var rules = []rule{
 	{"agent/uplink", []string{"agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"}, "streams and replay"},
 
 	// mains
-	{"cmd/telltaled", []string{"api/rest", "api/ingest", "mcp", "tenants", "tenants/...", "auth", "migrations", "web", "agent/inspector", "agent/inspector/all"}, []string{"github.com/prometheus/client_golang", "gopkg.in/yaml.v3", "golang.org/x", "github.com/jackc/pgx/v5", "google.golang.org/grpc"}, "builds the server; links no collector or probe"},
+	{"cmd/telltaled", []string{"api/rest", "api/ingest", "mcp", "tenants", "tenants/...", "auth", "migrations", "web", "agent/inspector", "agent/inspector/all"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang", "gopkg.in/yaml.v3", "github.com/jackc/pgx/v5"}, "builds the server; links no collector or probe"},
 	{"cmd/telltale-agent", []string{"agent/...", "api/telltalev1"}, []string{"gopkg.in/yaml.v3", "golang.org/x", "google.golang.org/grpc"}, "builds the agent; links no server package"},
 	{"cmd/telltale", nil, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client like any other: links no server or agent package"},
 }

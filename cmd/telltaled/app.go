@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/all"
+	"github.com/telltale-dev/telltale/api/ingest"
+	"github.com/telltale-dev/telltale/api/rest"
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/mcp"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/fleet"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/web"
+)
+
+// app is the whole server, built and bound, not yet running.
+type app struct {
+	*admin
+	site  *auth.Site
+	parts []part
+
+	httpAddr, grpcAddr, mgmtAddr net.Addr
+	fleet                        *fleet.Service
+	handler                      http.Handler // of --http
+}
+
+// build opens the database, binds the listeners and wires every part. On an
+// error it leaves nothing open.
+func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err error) {
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				undo[i]()
+			}
+		}
+	}()
+	adm, err := cfg.db.open(ctx, log)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, adm.db.Close)
+	a = &app{admin: adm}
+
+	var listeners [3]net.Listener
+	for i, addr := range []string{cfg.http, cfg.grpc, cfg.mgmt} {
+		if listeners[i], err = listen(ctx, addr); err != nil {
+			return nil, err
+		}
+		undo = append(undo, func() { listeners[i].Close() })
+	}
+	a.httpAddr, a.grpcAddr, a.mgmtAddr = listeners[0].Addr(), listeners[1].Addr(), listeners[2].Addr()
+	if a.site, err = cfg.site(a.httpAddr); err != nil {
+		return nil, err
+	}
+	var httpCert *auth.ServerCert
+	if cfg.tlsCert != "" {
+		if httpCert, err = auth.NewServerCert(cfg.tlsCert, cfg.tlsKey, log); err != nil {
+			return nil, err
+		}
+	}
+	grpcCert, err := auth.NewServerCert(cfg.grpcCert, cfg.grpcKey, log)
+	if err != nil {
+		return nil, err
+	}
+
+	own := prometheus.NewRegistry()
+	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg := &inspector.Registry{}
+	all.Register(reg)
+	replica := replicaName()
+	a.fleet = fleet.New(a.db, reg, fleet.Config{Replica: replica}, log)
+	windows := metrics.New(a.db, reg, metrics.Config{}, log)
+
+	agents, err := a.agentSide(cfg, windows, grpcCert, own, log)
+	if err != nil {
+		return nil, err
+	}
+	uses := auth.NewUses(a.access, log)
+	a.handler = a.callerSide(cfg, reg, windows, uses, own, log)
+	registerOwn(own, a.db, windows, grpcCert)
+
+	a.parts = []part{
+		{"database", 5 * time.Second, func(ctx context.Context) error {
+			<-ctx.Done()
+			a.db.Close()
+			return nil
+		}},
+		{"partitions", 5 * time.Second, windows.Run},
+		{"sessions", 5 * time.Second, a.access.Run},
+		{"token uses", 5 * time.Second, uses.Run},
+		{"sightings", 5 * time.Second, a.fleet.Run},
+		httpPart("management", listeners[2], rest.Management(own), nil, log),
+		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1]) }},
+		httpPart("http", listeners[0], a.handler, httpCert, log),
+	}
+	log.Info("built", "replica", replica, "http", a.httpAddr.String(), "grpc", a.grpcAddr.String(), "mgmt", a.mgmtAddr.String(), "public", a.site.Origin())
+	return a, nil
+}
+
+// agentSide is what agents speak to.
+func (a *app) agentSide(cfg *config, windows *metrics.Service, cert *auth.ServerCert, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
+	key, err := auth.LoadOrCreateKey(cfg.keyFile)
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := auth.NewSealer(key)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := auth.NewNodeCA(a.directory, a.directory, sealer, log, auth.NodeCAConfig{TrustDomain: cfg.trustDomain})
+	if err != nil {
+		return nil, err
+	}
+	s := ingest.New(ingest.Config{TLS: &tls.Config{GetCertificate: cert.GetCertificate}}, ingest.Deps{Authority: ca, Enroller: a.directory, Sessions: a.fleet, Windows: windows}, log)
+	own.MustRegister(s)
+	return s, nil
+}
+
+// callerSide is what people, scripts and models speak to.
+func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.Service, uses *auth.Uses, own prometheus.Registerer, log *slog.Logger) http.Handler {
+	tokens := auth.NewOperatorTokens(a.access, uses, auth.OperatorConfig{})
+	verifier := auth.NewVerifier(a.directory, tokens)
+	challenger := auth.NewChallenger(a.site, a.directory, nil, log)
+	sessions := auth.NewSessions(a.site, verifier, tokens, a.access, uses, 0)
+	fence := auth.NewFence(a.site)
+	gate := auth.NewGate(a.site, verifier, sessions, challenger)
+	metadata := auth.NewMetadata(a.site, a.directory, nil)
+	api := rest.New(rest.Config{
+		Log: log, Guards: rest.Guards{Gate: gate, Fence: fence, Sessions: sessions, Challenger: challenger},
+		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
+	})
+	tools := fence.Hosts(fence.Origins(gate.Bearer(mcp.New(mcp.Config{
+		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Registry: reg},
+		Log: log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
+	}))))
+
+	r := chi.NewRouter()
+	r.Handle("/t/{tenant}/mcp", tools)
+	r.Handle("/t/{tenant}/mcp/", tools) // never a redirect: it would lose the Authorization header
+	r.Handle("/t/{tenant}/mcp/.well-known/*", metadata)
+	r.Handle("/.well-known/*", metadata)
+	r.NotFound(api.ServeHTTP)
+	return r
+}
+
+// checks is what readiness asks.
+func (a *app) checks() []rest.Check {
+	return []rest.Check{
+		{Name: "database", Ask: a.db.Ping},
+		{Name: "schema", Ask: a.schemaCurrent},
+	}
+}
+
+func replicaName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "replica"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+func buildVersion() rest.Version {
+	v := rest.Version{Version: version, Go: runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v.Commit = s.Value
+			}
+		}
+	}
+	return v
+}
+
+var errSchema = fault.New(fault.Unavailable, "schema_behind", "the database's schema is not the one this program needs").Do("run 'telltaled migrate'")

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/migrations"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/directory"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// database is how a command reaches PostgreSQL.
+type database struct {
+	dsn, app, ingest, jobs, owner secret
+	pooler                        bool
+}
+
+func (d *database) flags(fs *flag.FlagSet) {
+	fs.Var(&d.dsn, "database", "connection string `DSN` of the database; each role logs in with it as itself")
+	fs.Var(&d.app, "database-app", "`DSN` for the application role, where it differs")
+	fs.Var(&d.ingest, "database-ingest", "`DSN` for the ingest role, where it differs")
+	fs.Var(&d.jobs, "database-jobs", "`DSN` for the jobs role, where it differs")
+	fs.BoolVar(&d.pooler, "database-pooler", false, "a transaction pooler stands between: no prepared statements")
+}
+
+func (d *database) ownerFlag(fs *flag.FlagSet) {
+	fs.Var(&d.owner, "database-owner", "`DSN` of a user who may create roles and owns the database; default: --database")
+}
+
+func (d *database) ownerDSN() string {
+	if d.owner != "" {
+		return string(d.owner)
+	}
+	return string(d.dsn)
+}
+
+func (d *database) check() error {
+	if d.dsn == "" && (d.app == "" || d.ingest == "" || d.jobs == "") {
+		return fmt.Errorf("%w: --database is missing (or TELLTALE_DATABASE): name the PostgreSQL database, for example 'host=/run/postgresql dbname=telltale'", errUsage)
+	}
+	return nil
+}
+
+func (d *database) config() tenantdb.Config {
+	return tenantdb.Config{DSN: string(d.dsn), AppDSN: string(d.app), IngestDSN: string(d.ingest), JobsDSN: string(d.jobs), Pooler: d.pooler}
+}
+
+// open connects and makes the two services that administration needs.
+func (d *database) open(ctx context.Context, log *slog.Logger) (*admin, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	db, err := tenantdb.Open(ctx, d.config(), log)
+	if err != nil {
+		return nil, err
+	}
+	return &admin{
+		db:        db,
+		directory: directory.New(db, log, directory.Config{}),
+		access:    access.New(db, log, nil),
+	}, nil
+}
+
+// admin is what the administrative commands use.
+type admin struct {
+	db        *tenantdb.DB
+	directory *directory.Service
+	access    *access.Service
+}
+
+// scope is the operator of this machine, administering one tenant.
+func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
+	if slug == "" {
+		return tenants.Scope{}, fmt.Errorf("%w: --tenant is missing: name a tenant's slug ('telltaled tenant list' shows them)", errUsage)
+	}
+	t, err := a.directory.TenantBySlug(ctx, slug)
+	if err != nil {
+		return tenants.Scope{}, err
+	}
+	return auth.Local(t, "telltaled", tenants.Admin), nil
+}
+
+func migrate(ctx context.Context, e env, args []string) error {
+	var d database
+	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
+	fs.String("config", "", "YAML `FILE` of settings")
+	d.flags(fs)
+	d.ownerFlag(fs)
+	if err := load(fs, e, args); err != nil {
+		return err
+	}
+	if d.ownerDSN() == "" {
+		return d.check()
+	}
+	return migrations.Apply(ctx, d.ownerDSN(), newLogger(e.stderr, "info", "text"))
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/directory"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/fleet"
+)
+
+// devTokenKinds are the operator tokens that each start of dev mints: kind k
+// holds telltale:read and telltale:k.
+var devTokenKinds = []string{"read", "payloads", "diagnose", "act", "approve", "maintain", "admin"}
+
+// readyDoc is the ready file: what a script needs to use a running dev stack.
+type readyDoc struct {
+	BaseURL      string        `json:"base_url"`
+	MgmtURL      string        `json:"mgmt_url"`
+	GRPCAddr     string        `json:"grpc_addr"`
+	CAFile       string        `json:"ca_file"` // of the gRPC server
+	Issuer       *string       `json:"issuer"`  // null: no identity provider runs
+	DashboardURL string        `json:"dashboard_url"`
+	Tenants      []readyTenant `json:"tenants"`
+	AgentPIDs    []int         `json:"agent_pids"`
+	PostgresDSN  string        `json:"postgres_dsn"`
+}
+
+type readyTenant struct {
+	Slug           string            `json:"slug"`
+	MCPURL         string            `json:"mcp_url"`
+	RESTURL        string            `json:"rest_url"`
+	OperatorTokens map[string]string `json:"operator_tokens"`
+	EnrolToken     string            `json:"enrol_token"`
+}
+
+// demo makes the two tenants with fresh tokens, runs their agents, writes the
+// ready file and prints how to go on. It returns when ctx ends.
+func (a *app) demo(ctx context.Context, d *devRun) error {
+	doc := readyDoc{
+		BaseURL: a.site.Origin(), MgmtURL: "http://" + a.mgmtAddr.String(), GRPCAddr: a.grpcAddr.String(),
+		CAFile: d.caFile, DashboardURL: a.site.Origin() + "/", PostgresDSN: d.dsn,
+	}
+	d.out.step("tenants acme and globex, with fresh tokens")
+	state := loadDevState(d.dir)
+	next := devState{EnrolTokens: map[string]string{}}
+	for _, slug := range []string{"acme", "globex"} {
+		t, enrolID, err := a.devTenant(ctx, slug, state.EnrolTokens[slug])
+		if err != nil {
+			return fmt.Errorf("tenant %s: %w", slug, err)
+		}
+		doc.Tenants = append(doc.Tenants, t)
+		next.EnrolTokens[slug] = enrolID
+	}
+	if err := next.save(d.dir); err != nil {
+		return err
+	}
+
+	agents := devAgents(d, doc)
+	d.out.step(fmt.Sprintf("agents: %s", agents.summary()))
+	running, err := agents.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer running.wait()
+	doc.AgentPIDs = running.pids()
+	if err := a.awaitNodes(ctx, agents); err != nil {
+		return fmt.Errorf("%w; the agents' output is in %s", err, filepath.Join(d.dir, "agents.log"))
+	}
+	if d.o.readyFile != "" {
+		if err := writeJSON(d.o.readyFile, doc); err != nil {
+			return err
+		}
+	}
+	printWelcome(d, doc)
+	<-ctx.Done()
+	return nil
+}
+
+// devTenant makes sure a tenant is there and replaces its tokens.
+func (a *app) devTenant(ctx context.Context, slug, oldEnrol string) (t readyTenant, enrolID string, err error) {
+	ten, err := a.directory.TenantBySlug(ctx, slug)
+	if fault.Is(err, fault.NotFound) {
+		ten, err = a.directory.CreateTenant(ctx, slug, slug)
+	}
+	if err != nil {
+		return t, "", err
+	}
+	sc := auth.Local(ten, "telltaled dev", tenants.Admin)
+	t = readyTenant{Slug: slug, MCPURL: a.site.MCP(slug), RESTURL: a.site.REST(slug), OperatorTokens: map[string]string{}}
+	for _, kind := range devTokenKinds {
+		name := "dev " + kind
+		if _, err := a.access.RevokeByName(ctx, sc, name); err != nil {
+			return t, "", err
+		}
+		scopes, _ := tenants.ParseScopes([]string{"telltale:read", "telltale:" + kind})
+		if t.OperatorTokens[kind], _, err = a.access.CreateToken(ctx, sc, access.TokenSpec{Name: name, Scopes: scopes}); err != nil {
+			return t, "", err
+		}
+	}
+	if oldEnrol != "" {
+		if err := a.directory.RevokeEnrolToken(ctx, sc, oldEnrol); err != nil && !fault.Is(err, fault.NotFound) {
+			return t, "", err
+		}
+	}
+	secret, tok, err := a.directory.CreateEnrolToken(ctx, sc, directory.EnrolTokenSpec{
+		Uses: devEnrolUses, TTL: 24 * time.Hour, Labels: map[string]string{"environment": "dev"},
+	})
+	t.EnrolToken = secret
+	return t, tok.ID, err
+}
+
+const devEnrolUses = 100
+
+// awaitNodes returns once every expected agent is online.
+func (a *app) awaitNodes(ctx context.Context, g *agentGroup) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute+time.Duration(g.total())*20*time.Millisecond, errors.New("the agents did not come online in time"))
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for _, want := range g.perTenant() {
+		ten, err := a.directory.TenantBySlug(ctx, want.slug)
+		if err != nil {
+			return err
+		}
+		sc := auth.Local(ten, "telltaled dev", tenants.Read)
+		for {
+			o, err := a.fleet.Overview(ctx, sc)
+			if err == nil && o.ByStatus[fleet.Online] >= want.n {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case err := <-g.failed:
+				return err
+			case <-tick.C:
+			}
+		}
+	}
+	return nil
+}
+
+// devState remembers, between runs, what the next one must withdraw.
+type devState struct {
+	EnrolTokens map[string]string `json:"enrol_tokens"` // slug → id
+}
+
+func loadDevState(dir string) (s devState) {
+	b, err := os.ReadFile(filepath.Join(dir, "dev.json"))
+	if err != nil || json.Unmarshal(b, &s) != nil {
+		return devState{} // nothing to withdraw but tokens that expire by themselves
+	}
+	return s
+}
+
+func (s devState) save(dir string) error { return writeJSON(filepath.Join(dir, "dev.json"), s) }
+
+// writeJSON writes a private file by rename, so that no reader sees half.
+func writeJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".telltale-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+func printWelcome(d *devRun, doc readyDoc) {
+	acme := doc.Tenants[0]
+	fmt.Fprintf(d.out.w, `%5.1fs  ready
+
+  Dashboard        %s   (tenant acme, the token below)
+  Operator token   %s
+  Shell            export TELLTALE_URL=%s TELLTALE_TOKEN=%s
+                   bin/telltale call metrics_summary '{"module":"network"}'
+  MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
+  Log              %s
+
+Press Ctrl-C to stop everything.
+`, time.Since(d.out.start).Seconds(), doc.DashboardURL, acme.OperatorTokens["read"], acme.MCPURL, acme.OperatorTokens["read"],
+		acme.MCPURL, acme.OperatorTokens["read"], d.logFile.Name())
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/auth"
+)
+
+// finding is one thing doctor looked at. mend is empty when all is well.
+type finding struct{ what, state, mend string }
+
+var errUnwell = errors.New("something is wrong: see above")
+
+// doctor looks at everything serve needs and says how to mend what is wrong.
+// It changes nothing.
+func doctor(ctx context.Context, e env, args []string) error {
+	var cfg config
+	fs := flag.NewFlagSet("doctor", flag.ContinueOnError)
+	fs.String("config", "", "YAML `FILE` of settings, the one that serve gets")
+	cfg.flags(fs)
+	if err := load(fs, e, args); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	list := []finding{settingsFinding(&cfg)}
+	list = append(list, cfg.databaseFindings(ctx)...)
+	list = append(list, certFinding("certificate for people", cfg.tlsCert, cfg.tlsKey), certFinding("certificate for agents", cfg.grpcCert, cfg.grpcKey), keyFinding(cfg.keyFile))
+
+	well := true
+	err := table(e.stdout, "CHECK\tSTATE", func(row func(...any)) error {
+		for _, f := range list {
+			row(f.what, f.state)
+			well = well && f.mend == ""
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		if f.mend != "" {
+			fmt.Fprintf(e.stdout, "\n%s: %s\n", f.what, f.mend)
+		}
+	}
+	if !well {
+		return errUnwell
+	}
+	return nil
+}
+
+func settingsFinding(cfg *config) finding {
+	if err := cfg.check(); err != nil {
+		return finding{"settings", "wrong", err.Error()}
+	}
+	return finding{"settings", "ok", ""}
+}
+
+func (c *config) databaseFindings(ctx context.Context) []finding {
+	if c.db.check() != nil {
+		return []finding{{"database", "not named", "give --database"}}
+	}
+	adm, err := c.db.open(ctx, newLogger(os.Stderr, "error", "text"))
+	if err != nil {
+		return []finding{{"database", "away", explain(err)}}
+	}
+	defer adm.db.Close()
+	out := []finding{{"database", "ok", ""}}
+	a := &app{admin: adm}
+	switch err := a.schemaCurrent(ctx); {
+	case err != nil:
+		out = append(out, finding{"schema", "behind", explain(err)})
+	default:
+		out = append(out, finding{"schema", "ok", ""})
+	}
+	var theirs time.Time
+	before := time.Now()
+	err = adm.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select clock_timestamp()`).Scan(&theirs)
+	})
+	took := time.Since(before)
+	if err != nil {
+		return append(out, finding{"clock", "unknown", explain(err)})
+	}
+	skew := theirs.Sub(before.Add(took / 2))
+	if skew.Abs() > time.Second+took {
+		return append(out, finding{"clock", fmt.Sprintf("%s apart from the database's", skew.Round(time.Millisecond)), "set both machines' clocks by NTP: leases and windows compare times"})
+	}
+	return append(out, finding{"clock", fmt.Sprintf("ok (%s apart from the database's, within ±%s)", skew.Round(time.Millisecond), took.Round(time.Millisecond)), ""})
+}
+
+func certFinding(what, certFile, keyFile string) finding {
+	if certFile == "" {
+		return finding{what, "not set", ""}
+	}
+	cert, err := auth.NewServerCert(certFile, keyFile, newLogger(os.Stderr, "error", "text"))
+	if err != nil {
+		return finding{what, "unusable", err.Error()}
+	}
+	left := time.Until(cert.NotAfter())
+	names := ""
+	if b, err := os.ReadFile(certFile); err == nil {
+		if block, _ := pem.Decode(b); block != nil {
+			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+				names = fmt.Sprint(c.DNSNames, c.IPAddresses)
+			}
+		}
+	}
+	state := fmt.Sprintf("ok, %.0f days left, for %s", left.Hours()/24, names)
+	switch {
+	case left < 0:
+		return finding{what, "expired", "replace " + certFile + "; the server reads it again without a restart"}
+	case left < 14*24*time.Hour:
+		return finding{what, state, "renew " + certFile + " soon; the server reads it again without a restart"}
+	}
+	return finding{what, state, ""}
+}
+
+func keyFinding(file string) finding {
+	if file == "" {
+		return finding{"sealing key", "not set", "give --key-file"}
+	}
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		return finding{"sealing key", "absent: serve makes it", ""}
+	}
+	if _, err := auth.LoadOrCreateKey(file); err != nil {
+		return finding{"sealing key", "unusable", err.Error()}
+	}
+	return finding{"sealing key", "ok", ""}
+}

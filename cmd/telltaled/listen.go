@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/telltale-dev/telltale/auth"
+)
+
+// listen opens a TCP address or, as unix:PATH, a unix socket. A socket file
+// that nobody answers is a leftover and is replaced.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	path, unix := strings.CutPrefix(addr, "unix:")
+	if !unix {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s: %w; is another server running?", addr, err)
+		}
+		return l, nil
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("listen on %s: another server answers there", addr)
+	}
+	if st, err := os.Lstat(path); err == nil && st.Mode()&fs.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return (&net.ListenConfig{}).Listen(ctx, "unix", path)
+}
+
+// httpPart serves a handler on a listener until its context ends, then lets
+// answers in flight finish for a while. TLS is used when cert is not nil.
+func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert, log *slog.Logger) part {
+	const drain = 5 * time.Second
+	s := &http.Server{
+		Handler: h,
+		// No WriteTimeout: event streams live long; handlers bound themselves.
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	if cert != nil {
+		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.GetCertificate, NextProtos: []string{"h2", "http/1.1"}}
+	}
+	return part{name, drain + time.Second, func(ctx context.Context) error {
+		streams, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+		defer hangUp()
+		s.BaseContext = func(net.Listener) context.Context { return streams }
+		served := make(chan error, 1)
+		go func() {
+			if cert != nil {
+				served <- s.ServeTLS(l, "", "")
+			} else {
+				served <- s.Serve(l)
+			}
+		}()
+		select {
+		case err := <-served:
+			return err
+		case <-ctx.Done():
+		}
+		// Streams never end by themselves; ask them to after half the time.
+		defer time.AfterFunc(drain/2, hangUp).Stop()
+		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		defer cancel()
+		err := s.Shutdown(wait)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = s.Close()
+		}
+		<-served
+		return err
+	}}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/migrations"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// schemaCurrent fails unless every migration of this program is applied.
+func (a *app) schemaCurrent(ctx context.Context) error {
+	want, err := migrations.Latest()
+	if err != nil {
+		return err
+	}
+	var have int
+	err = a.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select coalesce(max(version), 0) from public.schema_migration`).Scan(&have)
+	})
+	if err != nil {
+		return err
+	}
+	if have < want {
+		return errSchema
+	}
+	return nil
+}
+
+// registerOwn exposes the health of the parts that keep their own counts.
+func registerOwn(own prometheus.Registerer, db *tenantdb.DB, windows *metrics.Service, grpcCert *auth.ServerCert) {
+	gauge := func(name, help string, read func() float64) {
+		own.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+	}
+	counter := func(name, help string, read func(metrics.Gauges) uint64) {
+		own.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read(windows.Gauges())) }))
+	}
+	gauge("telltale_window_partitions_ahead", "Whole hours ahead of now that have a partition for windows. Alarm below 1.", func() float64 { return float64(windows.Gauges().PartitionsAhead) })
+	gauge("telltale_window_oldest_seconds", "Age of the oldest partition of windows. Alarm above 8 hours.", func() float64 { return windows.Gauges().OldestKept.Seconds() })
+	gauge("telltale_grpc_cert_days", "Days until the certificate of the agents' listener ends.", func() float64 { return time.Until(grpcCert.NotAfter()).Hours() / 24 })
+	counter("telltale_windows_written_total", "Windows stored.", func(g metrics.Gauges) uint64 { return g.Written })
+	counter("telltale_windows_replayed_total", "Windows refused because they were stored before.", func(g metrics.Gauges) uint64 { return g.Replayed })
+	counter("telltale_windows_quarantined_total", "Windows kept out for their time or form.", func(g metrics.Gauges) uint64 { return g.Quarantined })
+	counter("telltale_windows_expired_total", "Windows accepted and older than raw windows are kept.", func(g metrics.Gauges) uint64 { return g.Expired })
+	counter("telltale_points_refused_total", "Single values refused as out of range.", func(g metrics.Gauges) uint64 { return g.RefusedPoints })
+	counter("telltale_window_batches_split_total", "Batches split because one report spoiled them.", func(g metrics.Gauges) uint64 { return g.Splits })
+	own.MustRegister(poolStats{db})
+}
+
+// poolStats exposes the connection pools.
+type poolStats struct{ db *tenantdb.DB }
+
+var (
+	poolConns = prometheus.NewDesc("telltale_db_connections", "Connections to the database, by role and state.", []string{"role", "state"}, nil)
+	poolMax   = prometheus.NewDesc("telltale_db_connections_max", "Most connections to the database, by role.", []string{"role"}, nil)
+	poolWaits = prometheus.NewDesc("telltale_db_waits_total", "Times that no idle connection was there.", []string{"role"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (p poolStats) Describe(ch chan<- *prometheus.Desc) {
+	ch <- poolConns
+	ch <- poolMax
+	ch <- poolWaits
+}
+
+// Collect implements prometheus.Collector.
+func (p poolStats) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range p.db.Stats() {
+		ch <- prometheus.MustNewConstMetric(poolConns, prometheus.GaugeValue, float64(s.Idle), s.Role, "idle")
+		ch <- prometheus.MustNewConstMetric(poolConns, prometheus.GaugeValue, float64(s.InUse), s.Role, "in_use")
+		ch <- prometheus.MustNewConstMetric(poolMax, prometheus.GaugeValue, float64(s.Max), s.Role)
+		ch <- prometheus.MustNewConstMetric(poolWaits, prometheus.CounterValue, float64(s.Waits), s.Role)
+	}
+}
