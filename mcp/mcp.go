@@ -1,0 +1,222 @@
+// Package mcp offers the services to language models over the Model Context
+// Protocol: one stateless HTTP endpoint a tenant, in both protocol eras.
+//
+// It owns the protocol's edge: what is refused before the SDK, which tools and
+// resources a caller sees, the guard around every tool, and how an answer reads
+// as text and as structured content. It must not know SQL, the REST adapter, or
+// how a credential is verified: package auth puts a Scope into the request.
+//
+// Start reading at Handler.ServeHTTP, then toolTable (the one list of tools),
+// then guard. A tool set is one file; deleting its file and its line in
+// toolTable deletes the feature.
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+)
+
+// Challenger answers 403 with a challenge to a caller that could obtain the
+// scope it lacks; auth.Challenger satisfies it.
+type Challenger interface {
+	InsufficientScope(w http.ResponseWriter, r *http.Request, s tenants.Scope, need tenants.Scopes)
+}
+
+// Tenants tells a tenant's switches.
+type Tenants interface {
+	TenantBySlug(ctx context.Context, slug string) (tenants.Tenant, error)
+}
+
+// Config holds what the handler is made of. Every field but those with a
+// stated zero value is required.
+type Config struct {
+	Challenger Challenger
+	Tenants    Tenants
+	Services   Services
+	Log        *slog.Logger
+	Version    string // of the server, shown to clients; empty means "dev"
+
+	Disabled    bool          // the server offers MCP to nobody
+	StrictEras  bool          // refuse the requests that mixed-era clients send (mcp.tolerate_mixed_era off)
+	Pulse       time.Duration // silence before a comment on an event stream; zero means 20 s
+	ServerCache int           // servers kept; zero means 512
+	Now         func() time.Time
+}
+
+// Handler serves `/t/{tenant}/mcp`, with and without a slash at the end (route
+// both to it: a redirect would lose the Authorization header). auth.Gate's
+// Bearer stands in front of it. It is safe for concurrent use and starts
+// nothing.
+type Handler struct {
+	cfg     Config
+	log     *slog.Logger
+	now     func() time.Time
+	tools   []Tool
+	servers *serverCache
+	stream  *sdk.StreamableHTTPHandler
+	mixed   atomic.Int64
+}
+
+// New makes a Handler.
+func New(cfg Config) *Handler {
+	if cfg.Pulse <= 0 {
+		cfg.Pulse = 20 * time.Second
+	}
+	if cfg.ServerCache <= 0 {
+		cfg.ServerCache = 512
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Version == "" {
+		cfg.Version = "dev"
+	}
+	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: toolTable(cfg.Services), servers: newServerCache(cfg.ServerCache)}
+	h.stream = sdk.NewStreamableHTTPHandler(
+		func(r *http.Request) *sdk.Server { c, _ := callerOf(r.Context()); return c.server },
+		&sdk.StreamableHTTPOptions{
+			Stateless:                    true,
+			DisableLocalhostProtection:   true, // Host and Origin are checked by auth, which knows the public URL
+			MaxRequestBodyBytes:          tenants.MaxRequestBytes,
+			PropagateRequestCancellation: true,
+		})
+	return h
+}
+
+// MixedEra counts the requests that the mixed-era tolerance changed.
+func (h *Handler) MixedEra() int64 { return h.mixed.Load() }
+
+// caller is what one request carries down to its tool.
+type caller struct {
+	scope     tenants.Scope
+	reference string
+	server    *sdk.Server
+}
+
+type callerKey struct{}
+
+func callerOf(ctx context.Context) (caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(caller)
+	return c, ok
+}
+
+// ServeHTTP answers one request of an authenticated caller.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	privateHeaders(w.Header())
+	reference := auth.Reference(w)
+	scope, ok := auth.ScopeFrom(r.Context())
+	if !ok { // the authentication was not put in front: fail closed
+		(&wireError{Status: http.StatusUnauthorized, Code: jsonrpc.CodeInvalidRequest, Message: "no verified credential"}).write(w, nil)
+		return
+	}
+	if e := h.switchedOff(r.Context(), scope); e != nil {
+		e.write(w, nil)
+		return
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		(&wireError{Status: http.StatusMethodNotAllowed, Code: jsonrpc.CodeInvalidRequest,
+			Message: "this endpoint keeps no session: send each message with POST"}).write(w, nil)
+		return
+	}
+	v, err := readView(r.URL.Query(), h.tools)
+	if err != nil {
+		f := fault.Of(err)
+		refuse(jsonrpc.CodeInvalidRequest, f.Msg+"; "+f.Next).write(w, nil)
+		return
+	}
+	body, e := readBody(w, r)
+	if e != nil {
+		e.write(w, nil)
+		return
+	}
+	msg, e := readMessage(body)
+	if e != nil {
+		// A client of the initialize era reads a JSON-RPC error only from 200.
+		if e.Code == jsonrpc.CodeInvalidParams && msg.ID != nil && r.Header.Get(versionHeader) < modernVersion {
+			e.Status = http.StatusOK
+		}
+		e.write(w, msg.ID)
+		return
+	}
+	if need, missing := h.missingScope(scope, v, msg); missing {
+		h.cfg.Challenger.InsufficientScope(w, r, scope, need)
+		return
+	}
+	ctx := context.WithValue(r.Context(), callerKey{}, caller{scope, reference, h.server(scope, v)})
+	req := r.Clone(ctx)
+	if !h.cfg.StrictEras && tolerate(req.Header, msg) {
+		h.mixed.Add(1)
+	}
+	if e := refuseLegacy(req.Header, msg); e != nil {
+		e.write(w, msg.ID)
+		return
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	out := newStream(w, msg, h.cfg.Pulse)
+	defer out.finish()
+	h.stream.ServeHTTP(out, req)
+}
+
+// switchedOff says why this server or this tenant offers no MCP.
+func (h *Handler) switchedOff(ctx context.Context, scope tenants.Scope) *wireError {
+	if h.cfg.Disabled {
+		return &wireError{Status: http.StatusNotFound, Code: jsonrpc.CodeInvalidRequest,
+			Message: "MCP is switched off on this server", Data: map[string]string{"reason": "mcp_disabled_server"}}
+	}
+	t, err := h.cfg.Tenants.TenantBySlug(ctx, scope.Slug)
+	switch {
+	case err != nil:
+		h.log.ErrorContext(ctx, "cannot read the tenant's switches", "tenant", scope.Tenant, "error", err)
+		return &wireError{Status: http.StatusServiceUnavailable, Code: jsonrpc.CodeInternalError, Message: "the server cannot read the tenant's settings; try again"}
+	case t.MCPDisabled:
+		return &wireError{Status: http.StatusForbidden, Code: jsonrpc.CodeInvalidRequest,
+			Message: "MCP is switched off for this tenant; an administrator of the tenant can switch it on", Data: map[string]string{"reason": "mcp_disabled_tenant"}}
+	}
+	return nil
+}
+
+// readBody reads at most the allowed size.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *wireError) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, &wireError{Status: http.StatusRequestEntityTooLarge, Code: jsonrpc.CodeInvalidRequest,
+			Message: "the request body exceeds " + strconv.Itoa(tenants.MaxRequestBytes) + " bytes"}
+	case err != nil:
+		return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
+	}
+	return body, nil
+}
+
+// missingScope reports the scope for which the caller should step up: only
+// when nothing else keeps the tool or resource from it. A tool that the URL
+// hides stays unknown, or clients would step up for ever.
+func (h *Handler) missingScope(scope tenants.Scope, v view, m message) (tenants.Scopes, bool) {
+	switch m.Method {
+	case "resources/read":
+		return tenants.Read, !scope.Granted.Has(tenants.Read)
+	case "tools/call":
+		for _, t := range h.tools {
+			if t.Name == m.Name && v.shows(t) {
+				return t.Scope, !scope.Granted.Has(t.Scope)
+			}
+		}
+	}
+	return 0, false
+}

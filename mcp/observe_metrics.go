@@ -1,0 +1,240 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+)
+
+// Arguments of the tools that read a span of time.
+var (
+	fromArg   = Arg{Name: "from", Kind: argString, Words: `start: RFC 3339 time, or duration before now such as "15m"; default 5m`}
+	toArg     = Arg{Name: "to", Kind: argString, Words: "end, the same forms; default now"}
+	formatArg = Arg{Name: "format", Kind: argString, Enum: []string{"concise", "detailed"}, Default: "concise"}
+)
+
+// Rows of one metric by label set, and points of one series, by format.
+const (
+	conciseRows   = 3
+	concisePoints = 30
+	defaultSpan   = 5 * time.Minute
+)
+
+// observeMetrics are the tools about measured values.
+func observeMetrics(s Services) []Tool {
+	return []Tool{
+		{
+			Name: "metrics_summary", Title: "Metrics summary", Set: observeSet, Scope: tenants.Read,
+			Description: "State of one module (all its metrics: rates, totals, levels, latency percentiles, greatest label sets) over a span of time, on one node or over all. " +
+				"Use it for \"how is the network/disk/CPU\". A value that is not known is left out with its reason, never 0. Then query_metrics for the course of one metric or the nodes that stand out.",
+			Args: []Arg{
+				{Name: "module", Kind: argString, Enum: s.modules(), Required: true, Words: "what to sum up"},
+				nodeArg, labelsArg, fromArg, toArg, formatArg, maxBytes,
+			},
+			Output: summaryAnswer{},
+			Run:    func(ctx context.Context, c Call) (Answer, error) { return metricsSummary(ctx, s.Metrics, c) },
+		},
+		{
+			Name: "query_metrics", Title: "Query metrics", Set: observeSet, Scope: tenants.Read,
+			Description: "Series of named metrics over time: per node and label set, the top N of all, or one series per cohort of nodes (group = a node label). " +
+				"Use it to see when something changed, which node is worst, or how cohorts differ. metrics_summary lists the metric names.",
+			Args: []Arg{
+				{Name: "metrics", Kind: argStrings, Required: true, Words: `1 to 20 full names, e.g. "network.retransmits"`},
+				nodeArg,
+				{Name: "node_labels", Kind: argLabels, Words: "only nodes with all of these labels"},
+				{Name: "labels", Kind: argLabels, Words: `only series with all of these labels, e.g. {"device":"sda"}`},
+				fromArg, toArg,
+				{Name: "step_s", Kind: argInt, Min: 10, Words: "seconds a point covers, a multiple of 10; default: 30 points"},
+				{Name: "top", Kind: argInt, Min: 1, Max: 100, Words: "only the N greatest series"},
+				{Name: "by", Kind: argString, Enum: []string{"avg", "max", "last", "sum"}, Words: "order of top; default avg"},
+				{Name: "group", Kind: argString, Words: "node label key that forms the cohorts"},
+				limitArg, cursorArg, formatArg, maxBytes,
+			},
+			Output: seriesAnswer{},
+			Run:    func(ctx context.Context, c Call) (Answer, error) { return queryMetrics(ctx, s, c) },
+		},
+	}
+}
+
+type summaryAnswer struct {
+	metrics.Summary
+	Next []Next `json:"next,omitempty"`
+}
+
+func metricsSummary(ctx context.Context, m Metrics, c Call) (Answer, error) {
+	from, to, err := c.window()
+	if err != nil {
+		return Answer{}, err
+	}
+	got, err := m.Summary(ctx, c.Scope, metrics.SummaryQuery{
+		Module: c.Args.str("module"), Node: c.Args.str("node"), Labels: c.Args.labels("labels"), From: from, To: to,
+	})
+	if err != nil {
+		return Answer{}, err
+	}
+	detailed := c.Args.str("format") == "detailed"
+	rows := trimSummary(&got, detailed, c.rows)
+	body := summaryAnswer{Summary: got}
+	if c.fitted() {
+		body.Notes = withNote(body.Notes, "rows by label set were cut to fit the answer's byte budget")
+	}
+	if name := hottest(got); name != "" {
+		args := map[string]any{"metrics": []string{name}, "top": 5}
+		if n := c.Args.str("node"); n != "" {
+			args["node"] = n
+		}
+		body.Next = append(body.Next, Next{"query_metrics", args, "its course over time and the series that stand out"})
+	}
+	if len(got.Coverage.NotCovered) > 0 {
+		n := got.Coverage.NotCovered[0]
+		body.Next = append(body.Next, Next{"get_node", map[string]any{"node": n.Node}, "did not answer: " + n.Reason})
+	}
+	return Answer{Body: body, Text: summaryText(body), Rows: rows}, nil
+}
+
+// window reads from and to; a start alone runs until now, an end alone covers
+// the default span before it, neither leaves the choice to the service.
+func (c Call) window() (from, to time.Time, err error) {
+	from, to, err = c.Args.span(c.Now)
+	switch {
+	case err != nil || from.IsZero() && to.IsZero():
+	case to.IsZero():
+		to = c.Now
+	case from.IsZero():
+		from = to.Add(-defaultSpan)
+	}
+	if err == nil && !from.IsZero() && !from.Before(to) {
+		err = fault.Bad("from", "the window is empty: it starts at or after its end").Do(`send an earlier from, for example "15m"`)
+	}
+	return from, to, err
+}
+
+// trimSummary drops what a concise answer leaves out and, when budget is not
+// zero, the label rows beyond it. It returns the rows that are left.
+func trimSummary(s *metrics.Summary, detailed bool, budget int) int {
+	total, hidden := 0, 0
+	s.Metrics = slices.Clone(s.Metrics)
+	for i := range s.Metrics {
+		m := &s.Metrics[i]
+		keep := len(m.Rows)
+		if !detailed {
+			m.Help = ""
+			keep = min(keep, conciseRows)
+		}
+		if budget > 0 {
+			keep = min(keep, max(0, budget-total))
+		}
+		hidden += len(m.Rows) - keep
+		m.Rows = m.Rows[:keep]
+		total += keep
+	}
+	if hidden > 0 {
+		hint := fmt.Sprintf("%d label rows are not shown", hidden)
+		if !detailed {
+			hint += "; format=detailed shows up to 10 a metric"
+		}
+		s.Notes = withNote(s.Notes, hint)
+	}
+	return total
+}
+
+// hottest names the metric with the most activity that has several label sets
+// or, failing that, the first that has a value.
+func hottest(s metrics.Summary) string {
+	first := ""
+	for _, m := range s.Metrics {
+		if m.RatePerS == nil && m.Avg == nil {
+			continue
+		}
+		if first == "" {
+			first = m.Metric
+		}
+		if len(m.Rows) > 1 {
+			return m.Metric
+		}
+	}
+	return first
+}
+
+func summaryText(a summaryAnswer) string {
+	var p page
+	on := ""
+	if n := a.Summary.Node; n != nil {
+		on = " on " + inspector.CleanText(n.Name)
+	}
+	p.line("%s%s, %s to %s, newest data %s", a.Module, on, stamp(a.Window.From), stamp(a.Window.To), age(a.FreshnessS))
+	p.coverage(a.Coverage)
+	p.line("windows: %d of %d received; %d observations, %d lost%s", a.Received, a.Expected, a.Samples, a.Lost, boundMark(a.LowerBound))
+	rows, silent := [][]string{}, map[string][]string{}
+	for _, m := range a.Metrics {
+		if m.CoveredS == 0 {
+			silent[orNone(m.Reason)] = append(silent[orNone(m.Reason)], m.Metric)
+			continue
+		}
+		rows = append(rows, append([]string{m.Metric}, statCells(m.Kind, m.Unit, m.Stats)...))
+		for _, r := range m.Rows {
+			rows = append(rows, append([]string{"  " + labelText(r.Labels)}, statCells(m.Kind, m.Unit, r.Stats)...))
+		}
+		if m.Other != nil {
+			rows = append(rows, append([]string{"  (other)"}, statCells(m.Kind, m.Unit, *m.Other)...))
+		}
+	}
+	p.table([]string{"METRIC", "NOW/RATE", "MAX", "TOTAL", "MEAN", "P50", "P95", "P99"}, rows)
+	for _, reason := range sortedKeys(silent) {
+		p.line("unknown (%s): %s", reason, strings.Join(silent[reason], ", "))
+	}
+	if a.SkewCorrected {
+		p.line("note: some windows were rebased to the server's clock")
+	}
+	if len(a.Unregistered) > 0 {
+		p.line("also sent, but unknown to this server: %s", strings.Join(a.Unregistered, ", "))
+	}
+	p.notes(a.Notes)
+	p.next(a.Next)
+	return p.String()
+}
+
+func boundMark(lower bool) string {
+	if lower {
+		return " (counts are at least)"
+	}
+	return ""
+}
+
+// statCells are the columns NOW/RATE, MAX, TOTAL, MEAN, P50, P95, P99.
+func statCells(kind, unit string, s metrics.Stats) []string {
+	cell := func(v *float64, rate bool) string {
+		if v == nil {
+			return ""
+		}
+		return quantity(*v, unit, rate)
+	}
+	whole := func(v *uint64, text string) string {
+		if v == nil {
+			return text
+		}
+		return quantity(float64(*v), unit, false)
+	}
+	switch kind {
+	case "gauge":
+		return []string{cell(s.Last, false), cell(s.Max, false), "", cell(s.Avg, false), "", "", ""}
+	case "delta":
+		return []string{cell(s.RatePerS, true), cell(s.Max, true), whole(s.Sum, s.SumStr), "", "", "", ""}
+	}
+	count := s.CountStr
+	if s.Count != nil {
+		count = fmt.Sprint(*s.Count)
+	}
+	rate := ""
+	if s.RatePerS != nil {
+		rate = number(*s.RatePerS) + "/s"
+	}
+	return []string{rate, "", count, cell(s.Mean, false), "≤" + whole(s.P50, s.P50Str), "≤" + whole(s.P95, s.P95Str), "≤" + whole(s.P99, s.P99Str)}
+}

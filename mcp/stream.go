@@ -1,0 +1,162 @@
+package mcp
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// stream is the response writer the SDK gets. It keeps the headers private to
+// the caller, turns the SDK's plain-text refusals into JSON-RPC errors, and
+// writes a comment on event streams that have been silent for a while, because
+// proxies cut idle connections. One lock orders the SDK's writes and the
+// comments; the SDK writes each event with a single call.
+type stream struct {
+	w      http.ResponseWriter
+	msg    message
+	pulse  time.Duration
+	header http.Header // the SDK's own; copied when it chooses a status, so that beat never reads it
+
+	mu     sync.Mutex
+	timer  *time.Timer
+	status int          // sent or held back; 0 before the first write
+	events bool         // an event stream has begun
+	held   bool         // a plain-text refusal is being collected
+	text   bytes.Buffer // that refusal
+	framed bool         // a comment opened the stream before the SDK chose a status
+	closed bool
+}
+
+func newStream(w http.ResponseWriter, msg message, pulse time.Duration) *stream {
+	s := &stream{w: w, msg: msg, pulse: pulse, header: w.Header().Clone()}
+	s.timer = time.AfterFunc(pulse, s.beat)
+	return s
+}
+
+// Header returns the header that the next WriteHeader sends.
+func (s *stream) Header() http.Header { return s.header }
+
+// Unwrap lets http.ResponseController reach deadlines; Flush is overridden.
+func (s *stream) Unwrap() http.ResponseWriter { return s.w }
+
+// WriteHeader sends the status unless it belongs to a plain-text refusal.
+func (s *stream) WriteHeader(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writeHeader(status)
+}
+
+func (s *stream) writeHeader(status int) {
+	if s.status != 0 {
+		return
+	}
+	s.status = status
+	kind := s.header.Get("Content-Type")
+	if status >= 400 && strings.HasPrefix(kind, "text/plain") {
+		s.held = true
+		return
+	}
+	s.events = strings.HasPrefix(kind, "text/event-stream")
+	maps.Copy(s.w.Header(), s.header)
+	privateHeaders(s.w.Header())
+	s.w.WriteHeader(status)
+}
+
+// privateHeaders overrides what the SDK sets: no answer may be stored by
+// anyone, and none may be buffered on its way.
+func privateHeaders(h http.Header) {
+	h.Set("Cache-Control", "no-store, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	if !strings.Contains(strings.Join(h.Values("Vary"), ","), "Authorization") {
+		h.Add("Vary", "Authorization")
+	}
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writeHeader(http.StatusOK)
+	if s.held {
+		return s.text.Write(p)
+	}
+	s.timer.Reset(s.pulse)
+	if s.framed && len(p) > 0 && p[0] == '{' {
+		// The SDK wanted a bare JSON body with its own status, but the event
+		// stream has begun: the same answer goes out as an event.
+		if _, err := s.w.Write([]byte("event: message\ndata: " + string(bytes.TrimSpace(p)) + "\n\n")); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	return s.w.Write(p)
+}
+
+// Flush sends what has been written.
+func (s *stream) Flush() { _ = s.FlushError() }
+
+// FlushError sends what has been written; http.ResponseController prefers it.
+func (s *stream) FlushError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held || s.closed {
+		return nil
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
+// beat writes one comment on an event stream and arms itself again.
+func (s *stream) beat() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed || s.held:
+		return
+	case s.status == 0 && s.msg.call():
+		// The SDK answers every call with an event stream, and starts it with
+		// the first event.
+		s.status, s.framed, s.events = http.StatusOK, true, true
+		s.w.Header().Set("Content-Type", "text/event-stream")
+		privateHeaders(s.w.Header())
+		s.w.WriteHeader(http.StatusOK)
+	case !s.events:
+		return
+	}
+	if _, err := s.w.Write([]byte(": alive\n\n")); err != nil {
+		return // the request's context ends the stream
+	}
+	_ = http.NewResponseController(s.w).Flush()
+	s.timer.Reset(s.pulse)
+}
+
+// finish ends the comments and sends a refusal that was held back.
+func (s *stream) finish() {
+	s.mu.Lock()
+	s.closed = true
+	s.timer.Stop()
+	held := s.held
+	s.mu.Unlock()
+	if !held {
+		return
+	}
+	privateHeaders(s.w.Header())
+	if allow := s.header.Get("Allow"); allow != "" {
+		s.w.Header().Set("Allow", allow)
+	}
+	text := strings.TrimSpace(s.text.String())
+	if strings.Contains(text, "not handled") {
+		if !s.msg.call() { // an unknown notification concerns nobody
+			s.w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		e := &wireError{Status: http.StatusOK, Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + clip(s.msg.Method, 64)}
+		e.write(s.w, s.msg.ID)
+		return
+	}
+	e := &wireError{Status: s.status, Code: jsonrpc.CodeInvalidRequest, Message: text}
+	e.write(s.w, s.msg.ID)
+}

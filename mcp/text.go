@@ -1,0 +1,250 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+// page builds the text form of an answer: short lines and aligned tables.
+type page struct{ b strings.Builder }
+
+func (p *page) line(format string, args ...any) {
+	fmt.Fprintf(&p.b, format, args...)
+	p.b.WriteByte('\n')
+}
+
+// table writes rows under a head, columns padded to their widest cell. Cells
+// are cleaned: much of what they hold was written by nodes.
+func (p *page) table(head []string, rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
+	all := append([][]string{head}, rows...)
+	width := make([]int, len(head))
+	for _, r := range all {
+		for i := range r {
+			r[i] = inspector.CleanText(r[i])
+			if r[i] == "" {
+				r[i] = "-"
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+		}
+	}
+	for _, r := range all {
+		var line strings.Builder
+		for i, cell := range r {
+			line.WriteString(cell)
+			if i < len(r)-1 {
+				line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		p.line("%s", strings.TrimRight(line.String(), " "))
+	}
+}
+
+func (p *page) notes(notes []string) {
+	for _, n := range notes {
+		p.line("note: %s", inspector.CleanText(n))
+	}
+}
+
+func (p *page) coverage(c tenants.Coverage) {
+	if c.Asked == 0 {
+		p.line("coverage: no node is in scope")
+		return
+	}
+	p.line("coverage: %d of %d nodes answered", c.Answered, c.Asked)
+	missing := []string{}
+	for i, n := range c.NotCovered {
+		if i == 8 {
+			break
+		}
+		missing = append(missing, fmt.Sprintf("%s (%s)", inspector.CleanText(n.Name), n.Reason))
+	}
+	if len(missing) > 0 {
+		more := ""
+		if rest := len(c.NotCovered) + c.More - len(missing); rest > 0 {
+			more = fmt.Sprintf(" and %d more", rest)
+		}
+		p.line("not covered: %s%s", strings.Join(missing, ", "), more)
+	}
+}
+
+func (p *page) truncated(t *tenants.Truncated) {
+	if t == nil {
+		return
+	}
+	total := "more exist"
+	if t.Total != nil {
+		total = fmt.Sprintf("of %d", *t.Total)
+	}
+	p.line("truncated: %d rows returned, %s", t.Returned, total)
+	if t.NextCursor != "" {
+		p.line("next_cursor: %s", t.NextCursor)
+	}
+	if t.Hint != "" {
+		p.line("hint: %s", inspector.CleanText(t.Hint))
+	}
+}
+
+func (p *page) next(steps []Next) {
+	for _, n := range steps {
+		args, err := json.Marshal(n.Arguments)
+		if err != nil {
+			args = []byte("{}")
+		}
+		p.line("next: %s %s (%s)", n.Tool, args, n.Why)
+	}
+}
+
+func (p *page) String() string { return cleanLines(strings.TrimRight(p.b.String(), "\n")) }
+
+// cleanLines is CleanText that keeps line ends.
+func cleanLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = inspector.CleanText(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// cleanJSON makes the strings of encoded JSON safe to show: control characters
+// (which the encoder escaped) and hidden ones become the text of their escape.
+func cleanJSON(in []byte) []byte {
+	out := make([]byte, 0, len(in)+16)
+	for i := 0; i < len(in); {
+		c := in[i]
+		if c == '\\' && i+1 < len(in) {
+			switch e := in[i+1]; e {
+			case 'n', 'r', 't', 'b', 'f':
+				code := map[byte]string{'n': "000a", 'r': "000d", 't': "0009", 'b': "0008", 'f': "000c"}[e]
+				out = append(append(out, `\\u`...), code...)
+				i += 2
+			case 'u':
+				end := min(i+6, len(in))
+				if v, err := strconv.ParseUint(string(in[i+2:end]), 16, 32); err == nil && hiddenRune(rune(v)) {
+					out = append(out, '\\')
+				}
+				out = append(out, in[i:end]...)
+				i = end
+			default:
+				out = append(out, c, e)
+				i += 2
+			}
+			continue
+		}
+		r, n := utf8.DecodeRune(in[i:])
+		if c >= 0x7f && hiddenRune(r) {
+			out = fmt.Appendf(out, `\\u%04x`, r)
+		} else {
+			out = append(out, in[i:i+n]...)
+		}
+		i += n
+	}
+	return out
+}
+
+func hiddenRune(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// quantity writes a number with its unit, four digits at most.
+func quantity(v float64, unit string, perSecond bool) string {
+	rate := ""
+	if perSecond {
+		rate = "/s"
+	}
+	switch inspector.Unit(unit) {
+	case inspector.Bytes:
+		return scaled(v, 1024, []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB"}) + rate
+	case inspector.Nanoseconds:
+		if perSecond { // nanoseconds of something per second
+			return scaled(v, 1000, []string{" ns", " µs", " ms", " s"}) + rate
+		}
+		return scaled(v, 1000, []string{" ns", " µs", " ms", " s"})
+	case inspector.Ratio:
+		return number(v*100) + " %"
+	case inspector.Seconds:
+		return number(v) + " s" + rate
+	}
+	return number(v) + rate
+}
+
+func scaled(v, base float64, units []string) string {
+	i := 0
+	for math.Abs(v) >= base && i < len(units)-1 {
+		v /= base
+		i++
+	}
+	return number(v) + units[i]
+}
+
+func number(v float64) string {
+	if v == math.Trunc(v) && math.Abs(v) < 1e9 {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}
+
+func age(s *float64) string {
+	if s == nil {
+		return "never"
+	}
+	return (time.Duration(*s*10) * time.Second / 10).Round(100*time.Millisecond).String() + " ago"
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+
+func labelText(m map[string]string) string {
+	parts := []string{}
+	for _, k := range sortedKeys(m) {
+		parts = append(parts, k+"="+m[k])
+	}
+	return strings.Join(parts, " ")
+}
+
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+// sparkline draws points from their own minimum to their own maximum; a gap is
+// an unknown value.
+func sparkline(points []*float64) string {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, p := range points {
+		if p != nil {
+			low, high = min(low, *p), max(high, *p)
+		}
+	}
+	if math.IsInf(low, 1) {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range points {
+		switch {
+		case p == nil:
+			b.WriteRune('·')
+		case high == low:
+			b.WriteRune(bars[0])
+		default:
+			b.WriteRune(bars[int((*p-low)/(high-low)*float64(len(bars)-1)+0.5)])
+		}
+	}
+	return b.String()
+}
+
+// round6 keeps six significant digits: more are noise that costs tokens.
+func round6(v float64) float64 {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) || math.Abs(v) >= 1e6 {
+		return math.Round(v)
+	}
+	scale := math.Pow(10, 6-math.Ceil(math.Log10(math.Abs(v))))
+	return math.Round(v*scale) / scale
+}
