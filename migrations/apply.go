@@ -18,7 +18,7 @@ import (
 type options struct {
 	lockTimeout time.Duration // one wait for a lock; others queue behind it, so it is short
 	backoff     time.Duration // first pause after a refused lock, doubled up to 16 times
-	deadline    time.Duration // the whole run
+	deadline    time.Duration // all waits for the locks of one migration
 }
 
 var standard = options{lockTimeout: time.Second, backoff: 250 * time.Millisecond, deadline: 5 * time.Minute}
@@ -33,8 +33,9 @@ const lockKey = 0x7e117a1e
 // Several processes may call it at once: one works, the others wait and find
 // nothing left to do. A statement that cannot get its lock within a second is
 // rolled back and tried again with growing pauses, so that the service keeps
-// answering meanwhile; after five minutes Apply gives up and names the
-// sessions in its way. It refuses a database that is newer than this program
+// answering meanwhile; after five minutes of this Apply gives up and names the
+// sessions in its way. What a migration does once it has its locks takes its
+// time; ctx alone ends it. Apply refuses a database that is newer than this program
 // and one whose applied files differ from this program's.
 func Apply(ctx context.Context, dsn string, log *slog.Logger) error {
 	return apply(ctx, dsn, log, files, standard)
@@ -45,8 +46,6 @@ func apply(ctx context.Context, dsn string, log *slog.Logger, fsys fs.FS, opt op
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, opt.deadline)
-	defer cancel()
 	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return fmt.Errorf("connect to migrate: %w", err)
@@ -185,13 +184,16 @@ func pending(all, applied []migration) (*migration, error) {
 }
 
 // retry runs do until it succeeds, fails for another reason than a lock that
-// somebody else holds, or ctx ends.
+// somebody else holds, or its time is over.
 func (r *run) retry(ctx context.Context, what string, do func() error) error {
-	pause := r.opt.backoff
+	pause, began := r.opt.backoff, time.Now()
 	for {
 		err := do()
 		if err == nil || !blocked(err) {
 			return err
+		}
+		if time.Since(began) > r.opt.deadline {
+			return fmt.Errorf("%s: gave up after %v: %w; in the way: %s; end that and run it again", what, r.opt.deadline, err, r.holders(ctx))
 		}
 		r.log.Warn("waiting for a lock", "doing", what, "pause", pause, "err", err)
 		t := time.NewTimer(pause/2 + rand.N(pause))
@@ -199,7 +201,7 @@ func (r *run) retry(ctx context.Context, what string, do func() error) error {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("%s: gave up after %v: %w; in the way: %s", what, r.opt.deadline, err, r.holders(ctx))
+			return fmt.Errorf("%s: %w while waiting for a lock: %w", what, context.Cause(ctx), err)
 		}
 		pause = min(2*pause, 16*r.opt.backoff)
 	}
