@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -51,7 +52,7 @@ func (s *Service) ResolveNode(ctx context.Context, sc tenants.Scope, ref string)
 	if ref == "" || len(ref) > 255 {
 		return id, "", fault.Bad("node", "want a node's id or name of 1 to 255 bytes")
 	}
-	if strings.ContainsRune(ref, 0) {
+	if strings.ContainsRune(ref, 0) || !utf8.ValidString(ref) { // no node has such a name
 		return id, "", noNode(ref)
 	}
 	if id, err := tenants.ParseNodeID(ref); err == nil {
