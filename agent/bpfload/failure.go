@@ -67,7 +67,7 @@ func classify(at stage, err error) *Failure {
 	var ve *ebpf.VerifierError
 	switch {
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !errors.As(err, &ve):
-		if lacking := lackingCaps(); len(lacking) > 0 {
+		if lacking := Lacking(); len(lacking) > 0 {
 			f.Class, f.Reason = NoPrivilege, "the agent lacks "+strings.Join(lacking, " and ")
 		} else if at == atMap {
 			f.Class, f.Reason = NoPrivilege, "the kernel refuses to create BPF maps (EPERM)"
@@ -101,9 +101,9 @@ var needed = []struct {
 	name string
 }{{unix.CAP_PERFMON, "CAP_PERFMON"}, {unix.CAP_BPF, "CAP_BPF"}}
 
-// lackingCaps names the needed capabilities that this process does not hold.
-// CAP_SYS_ADMIN includes both.
-func lackingCaps() []string {
+// Lacking names the capabilities that tracing programs need and this process
+// does not hold. CAP_SYS_ADMIN includes both of them.
+func Lacking() []string {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&hdr, &data[0]); err != nil {

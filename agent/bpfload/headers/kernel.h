@@ -89,6 +89,7 @@ struct sock {
 struct net_device {
 	char name[16];
 	int ifindex;
+	unsigned int flags;
 	possible_net_t nd_net;
 };
 

@@ -103,6 +103,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, cfg Config) error {
 		"reason_no_socket":     k.reasons.value("NO_SOCKET"),
 		"reason_queue_purge":   k.reasons.value("QUEUE_PURGE"),
 		"has_rx_sk":            params(kspec, "btf_trace_kfree_skb") > 4,
+		"has_retransmit_err":   params(kspec, "btf_trace_tcp_retransmit_skb") > 3,
 		"possible_cpus":        uint32(ebpf.MustPossibleCPU()),
 	}
 	constants, err := enumConstants(cfg.Sys+"/kernel/btf/vmlinux", "LINUX_MIB_LISTENOVERFLOWS", "LINUX_MIB_LISTENDROPS", "TCP_MIB_CURRESTAB")

@@ -62,6 +62,7 @@ const (
 	networkProgSockEnd           = "sock_end"
 	networkProgSockState         = "sock_state"
 	networkProgTransmit          = "transmit"
+	networkVarHasRetransmitErr   = "has_retransmit_err"
 	networkVarHasRxSk            = "has_rx_sk"
 	networkVarMibEstablished     = "mib_established"
 	networkVarMibListenDrops     = "mib_listen_drops"
@@ -144,6 +145,7 @@ type networkMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type networkVariableSpecs struct {
+	HasRetransmitErr   *ebpf.VariableSpec `ebpf:"has_retransmit_err"`
 	HasRxSk            *ebpf.VariableSpec `ebpf:"has_rx_sk"`
 	MibEstablished     *ebpf.VariableSpec `ebpf:"mib_established"`
 	MibListenDrops     *ebpf.VariableSpec `ebpf:"mib_listen_drops"`
@@ -198,6 +200,7 @@ func (m *networkMaps) Close() error {
 //
 // It can be passed to loadNetworkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type networkVariables struct {
+	HasRetransmitErr   *ebpf.Variable `ebpf:"has_retransmit_err"`
 	HasRxSk            *ebpf.Variable `ebpf:"has_rx_sk"`
 	MibEstablished     *ebpf.Variable `ebpf:"mib_established"`
 	MibListenDrops     *ebpf.Variable `ebpf:"mib_listen_drops"`

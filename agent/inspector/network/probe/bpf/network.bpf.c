@@ -22,6 +22,8 @@ const volatile u32 reason_no_socket = ~0u;
 const volatile u32 reason_queue_purge = ~0u;
 /* kfree_skb has a fourth argument since Linux 6.11. */
 const volatile bool has_rx_sk = false;
+/* tcp_retransmit_skb tells the outcome, and passes failures too, since 6.16. */
+const volatile bool has_retransmit_err = false;
 /* Indexes in the kernel's MIBs, from its own enums. */
 const volatile u32 mib_listen_overflows = 0;
 const volatile u32 mib_listen_drops = 0;
@@ -31,6 +33,8 @@ const volatile u32 possible_cpus = 1;
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define IPPROTO_TCP 6
+#define IFF_LOOPBACK 8
+#define ETH_HLEN 14
 
 /* include/net/tcp_states.h, fixed since they are user visible. */
 #define TCP_ESTABLISHED 1
@@ -155,8 +159,11 @@ int BPF_PROG(reset_out, const struct sock *sk, const struct sk_buff *skb)
 		u32 in = 0;
 		if (sk)
 			in = sk->__sk_common.skc_net.net->ns.inum;
-		else if (skb && skb->dev)
-			in = skb->dev->nd_net.net->ns.inum;
+		else if (skb) {
+			struct net_device *dev = skb->dev;
+			if (dev)
+				in = dev->nd_net.net->ns.inum;
+		}
 		if (in != only_netns)
 			return 0;
 	}
@@ -167,12 +174,26 @@ int BPF_PROG(reset_out, const struct sock *sk, const struct sk_buff *skb)
 /* Retransmission: one event may stand for many segments. */
 
 SEC("tp_btf/tcp_retransmit_skb")
-int BPF_PROG(retransmit, const struct sock *sk, const struct sk_buff *skb)
+int retransmit(u64 *ctx)
 {
+	const struct sock *sk = (void *)ctx[0];
+	const struct sk_buff *skb = (void *)ctx[1];
 	u16 segs = 0;
 
 	if (!wanted(sk))
 		return 0;
+	if (has_retransmit_err) {
+		/* Where attempts that never reached the wire pass here too, the
+		 * kernel has not counted them either. */
+		switch ((int)ctx[2]) {
+		case -11:  /* EAGAIN */
+		case -12:  /* ENOMEM */
+		case -16:  /* EBUSY */
+		case -22:  /* EINVAL */
+		case -113: /* EHOSTUNREACH */
+			return 0;
+		}
+	}
 	struct tcp_skb_cb *cb = (void *)&skb->cb;
 	bpf_probe_read_kernel(&segs, sizeof(segs), &cb->tcp_gso_segs);
 	add(RETRANSMITS, segs ? segs : 1);
@@ -234,16 +255,16 @@ int drop(u64 *ctx)
 	u64 one = 1, *v;
 
 	if (only_netns) {
+		struct sock *rx = has_rx_sk ? (void *)ctx[3] : 0;
+		struct sock *sk = skb->sk;
+		struct net_device *dev = skb->dev;
 		u32 in = 0;
-		struct sock *rx = 0;
-		if (has_rx_sk)
-			rx = (void *)ctx[3];
 		if (rx)
 			in = rx->__sk_common.skc_net.net->ns.inum;
-		else if (skb->sk)
-			in = skb->sk->__sk_common.skc_net.net->ns.inum;
-		else if (skb->dev)
-			in = skb->dev->nd_net.net->ns.inum;
+		else if (sk)
+			in = sk->__sk_common.skc_net.net->ns.inum;
+		else if (dev)
+			in = dev->nd_net.net->ns.inum;
 		if (in != only_netns)
 			return 0;
 	}
@@ -321,13 +342,13 @@ int BPF_PROG(transmit, struct sk_buff *skb, int rc, struct net_device *dev, unsi
 {
 	struct traffic *t;
 
-	/* The buffer may be gone already; only rc, dev and len count. */
+	/* The buffer may be gone already; only rc, dev and len are looked at. */
 	if (rc || dev->nd_net.net->ns.inum != own_netns)
 		return 0;
 	t = traffic_of(dev);
 	if (t) {
 		t->tx_packets += 1;
-		t->tx_bytes += len;
+		t->tx_bytes += dev->flags & IFF_LOOPBACK ? len - ETH_HLEN : len;
 	}
 	return 0;
 }
@@ -342,10 +363,11 @@ int BPF_PROG(receive, struct sk_buff *skb)
 		return 0;
 	t = traffic_of(dev);
 	if (t) {
-		/* The link header is pulled already but was received too. */
+		/* The link header is pulled already but was received too.
+		 * Loopback alone counts without it. */
 		u16 mac = skb->mac_header;
 		u32 link = (u32)(skb->data - skb->head) - mac;
-		if (mac == 0xffff || link > 64)
+		if (mac == 0xffff || link > 64 || dev->flags & IFF_LOOPBACK)
 			link = 0;
 		t->rx_packets += 1;
 		t->rx_bytes += skb->len + link;

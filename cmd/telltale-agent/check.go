@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/collectors"
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/runner"
+)
+
+// openDeadline bounds the opening of one module in the preflight check.
+const openDeadline = 30 * time.Second
+
+// checkReport is the form of `check --json`.
+type checkReport struct {
+	Kernel       string            `json:"kernel"`
+	Capabilities []checkCapability `json:"capabilities"`
+	// Lacking and Grant are there when privileges are missing: what is, and
+	// the one command that gives it.
+	Lacking []string `json:"lacking,omitempty"`
+	Grant   string   `json:"grant,omitempty"`
+}
+
+type checkCapability struct {
+	Component string `json:"component"`
+	Signal    string `json:"signal"`
+	Level     string `json:"level"`
+	Source    string `json:"source"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// check is the command `telltale-agent check`: it opens every module, prints
+// what each signal can do here and why not, and closes them again. The exit
+// code is 0 when every module opened, whatever its level; 1 when one did not;
+// 2 for a wrong command line.
+func check(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("telltale-agent check", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	asJSON := flags.Bool("json", false, "print the report as one JSON object")
+	verbose := flags.Bool("v", false, "log what happens while programs load")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "telltale-agent check: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	}
+	log := slog.New(slog.DiscardHandler)
+	if *verbose {
+		log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	report, err := preflight(collectors.List(collectors.Config{}, log))
+	code := 0
+	if err != nil {
+		fmt.Fprintf(stderr, "telltale-agent check: %v\n", err)
+		code = 1
+	}
+	if *asJSON {
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(report); err != nil {
+			fmt.Fprintf(stderr, "telltale-agent check: %v\n", err)
+			return 1
+		}
+		return code
+	}
+	printReport(stdout, report, isTerminal(stdout))
+	return code
+}
+
+// preflight opens and closes the modules one after the other.
+func preflight(modules []runner.Module) (checkReport, error) {
+	report := checkReport{Kernel: kernelRelease(), Capabilities: []checkCapability{}}
+	var errs []error
+	short := false
+	for _, m := range modules {
+		caps, err := openOnce(m)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", m.Component, err))
+			caps = nil
+			for _, s := range m.Signals {
+				caps = append(caps, inspector.Capability{Component: m.Component, Signal: s, Level: inspector.Off, Reason: err.Error()})
+			}
+		}
+		for _, c := range caps {
+			short = short || c.Level != inspector.Full
+			report.Capabilities = append(report.Capabilities, checkCapability{c.Component, c.Signal, string(c.Level), string(c.Source), c.Reason})
+		}
+	}
+	if lacking := bpfload.Lacking(); short && len(lacking) > 0 {
+		report.Lacking, report.Grant = lacking, grantLine()
+	}
+	return report, errors.Join(errs...)
+}
+
+func openOnce(m runner.Module) ([]inspector.Capability, error) {
+	type opened struct {
+		caps []inspector.Capability
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		c, err := m.Open()
+		if err != nil {
+			done <- opened{err: err}
+			return
+		}
+		caps := c.Capabilities()
+		done <- opened{caps: caps, err: c.Close()}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), openDeadline)
+	defer cancel()
+	select {
+	case o := <-done:
+		return o.caps, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("does not open within %v", openDeadline)
+	}
+}
+
+// grantLine is the command that gives this binary what its programs need.
+func grantLine() string {
+	path, err := os.Executable()
+	if err != nil {
+		path = "bin/telltale-agent"
+	}
+	if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>()*?[]#~!") {
+		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return "sudo setcap cap_bpf,cap_perfmon+ep " + path
+}
+
+var levelColour = map[string]string{
+	string(inspector.Full):     "\x1b[32m",
+	string(inspector.Degraded): "\x1b[33m",
+	string(inspector.Off):      "\x1b[31m",
+}
+
+// printReport writes the table, one signal a line.
+func printReport(out io.Writer, report checkReport, colour bool) {
+	rows := [][5]string{{"COMPONENT", "SIGNAL", "LEVEL", "SOURCE", "REASON"}}
+	for _, c := range report.Capabilities {
+		source := c.Source
+		if source == "" {
+			source = "-"
+		}
+		rows = append(rows, [5]string{c.Component, c.Signal, c.Level, source, c.Reason})
+	}
+	var width [4]int
+	for _, r := range rows {
+		for i := range width {
+			width[i] = max(width[i], len(r[i]))
+		}
+	}
+	for _, r := range rows {
+		before, after := "", ""
+		if code := levelColour[r[2]]; colour && code != "" {
+			before, after = code, "\x1b[0m"
+		}
+		line := fmt.Sprintf("%-*s  %-*s  %s%-*s%s  %-*s  %s", width[0], r[0], width[1], r[1], before, width[2], r[2], after, width[3], r[3], r[4])
+		fmt.Fprintln(out, strings.TrimRight(line, " "))
+	}
+	if report.Grant != "" {
+		fmt.Fprintf(out, "\nThe agent lacks %s. This gives its programs what they need:\n  %s\n", strings.Join(report.Lacking, " and "), report.Grant)
+	}
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
