@@ -61,7 +61,6 @@ func legacy(next sdk.MethodHandler) sdk.MethodHandler {
 		res, err := next(ctx, method, req)
 		if init, ok := res.(*sdk.InitializeResult); ok && init != nil && init.Capabilities != nil {
 			caps := init.Capabilities // the SDK makes a fresh copy for each request
-			caps.Logging = nil
 			if caps.Tools != nil {
 				caps.Tools.ListChanged = false
 			}
