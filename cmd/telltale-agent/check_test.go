@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/collectors"
+	"github.com/telltale-dev/telltale/agent/runner"
+)
+
+func TestCheckTable(t *testing.T) {
+	report := checkReport{Capabilities: []checkCapability{
+		{"network", "opens", "full", "bpf", ""},
+		{"process", "oom_kills", "degraded", "proc", "the agent lacks CAP_BPF"},
+		{"storage", "errors", "off", "", "no hook"},
+	}, Lacking: []string{"CAP_BPF"}, Grant: "sudo setcap cap_bpf+ep x"}
+	var plain, coloured bytes.Buffer
+	printReport(&plain, report, false)
+	want := `COMPONENT  SIGNAL     LEVEL     SOURCE  REASON
+network    opens      full      bpf
+process    oom_kills  degraded  proc    the agent lacks CAP_BPF
+storage    errors     off       -       no hook
+
+The agent lacks CAP_BPF. This gives its programs what they need:
+  sudo setcap cap_bpf+ep x
+`
+	if d := cmp.Diff(want, plain.String()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	printReport(&coloured, report, true)
+	if !strings.Contains(coloured.String(), "\x1b[33mdegraded") {
+		t.Error("a terminal gets no colour")
+	}
+}
+
+func TestCheckReportsEverySignalOnce(t *testing.T) {
+	var out, errOut bytes.Buffer
+	if code := check([]string{"--json"}, &out, &errOut); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &errOut)
+	}
+	var report checkReport
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, m := range collectors.List(collectors.Config{}, slog.New(slog.DiscardHandler)) {
+		for _, s := range m.Signals {
+			want = append(want, m.Component+" "+s)
+		}
+	}
+	for _, c := range report.Capabilities {
+		got = append(got, c.Component+" "+c.Signal)
+		if (c.Level == "full") != (c.Reason == "") {
+			t.Errorf("%+v: a reason belongs to everything that is not full", c)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("signals (-want +got):\n%s", d)
+	}
+	if strings.Contains(out.String(), "\x1b[") {
+		t.Error("JSON with colours")
+	}
+}
+
+func TestCheckRefusesWhatItDoesNotKnow(t *testing.T) {
+	for _, args := range [][]string{{"--jsn"}, {"extra"}} {
+		var out, errOut bytes.Buffer
+		if code := check(args, &out, &errOut); code != 2 || errOut.Len() == 0 {
+			t.Errorf("%v: exit code %d, %q", args, code, &errOut)
+		}
+	}
+}
+
+func TestCheckNamesTheModuleThatDoesNotOpen(t *testing.T) {
+	report, err := preflight([]runner.Module{{Component: "storage", Signals: []string{"io"}, Open: func() (runner.Collector, error) {
+		return nil, errors.New("no room")
+	}}})
+	if err == nil || !strings.Contains(err.Error(), "storage") {
+		t.Errorf("error %v", err)
+	}
+	want := []checkCapability{{"storage", "io", "off", "", "no room"}}
+	if d := cmp.Diff(want, report.Capabilities); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+const unprivilegedCheck = "TELLTALE_TEST_UNPRIVILEGED"
+
+// As an ordinary user the check prints the one line that gives the agent
+// what it needs.
+func TestCheckAsOrdinaryUser(t *testing.T) {
+	if os.Getenv(unprivilegedCheck) == "" && os.Geteuid() == 0 {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestCheckAsOrdinaryUser$", "-test.v")
+		cmd.Env, cmd.Dir = append(os.Environ(), unprivilegedCheck+"=1"), "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestCheckAsOrdinaryUser") {
+			t.Fatalf("as an ordinary user: %v\n%s", err, out)
+		}
+		return
+	}
+	if len(bpfload.Lacking()) == 0 {
+		t.Skip("this user holds the capabilities")
+	}
+	var out, errOut bytes.Buffer
+	if code := check(nil, &out, &errOut); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &errOut)
+	}
+	if !strings.Contains(out.String(), "sudo setcap cap_bpf,cap_perfmon+ep /") || !strings.Contains(out.String(), "degraded") {
+		t.Errorf("the check printed:\n%s", &out)
+	}
+}
