@@ -73,11 +73,10 @@ func (h *Handler) answer(ctx context.Context, t Tool, scope tenants.Scope, raw j
 		if err != nil {
 			return nil, err
 		}
-		body, err := json.Marshal(filled(ans.Body))
+		body, err := encode(ans.Body)
 		if err != nil {
-			return nil, fmt.Errorf("encode the answer of %s: %w", t.Name, err)
+			return nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
-		body = cleanJSON(body)
 		text, err := json.Marshal(ans.Text)
 		if err != nil {
 			return nil, fmt.Errorf("encode the text of %s: %w", t.Name, err)
@@ -86,7 +85,7 @@ func (h *Handler) answer(ctx context.Context, t Tool, scope tenants.Scope, raw j
 		if size <= budget {
 			return &sdk.CallToolResult{
 				Content:           []sdk.Content{&sdk.TextContent{Text: ans.Text}},
-				StructuredContent: json.RawMessage(body),
+				StructuredContent: body,
 			}, nil
 		}
 		if ans.Rows <= 1 {

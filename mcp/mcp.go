@@ -100,6 +100,13 @@ func New(cfg Config) *Handler {
 // MixedEra counts the requests that the mixed-era tolerance changed.
 func (h *Handler) MixedEra() int64 { return h.mixed.Load() }
 
+// Evicted counts the cached servers that made room for others.
+func (h *Handler) Evicted() uint64 {
+	h.servers.mu.Lock()
+	defer h.servers.mu.Unlock()
+	return h.servers.evicted
+}
+
 // caller is what one request carries down to its tool.
 type caller struct {
 	scope     tenants.Scope
@@ -167,6 +174,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req.Body = io.NopCloser(bytes.NewReader(body))
+	// A stream may last longer than any time-out of the listener.
+	rc := http.NewResponseController(w)
+	_ = errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})) // not every writer has deadlines
 	out := newStream(w, msg, h.cfg.Pulse)
 	defer out.finish()
 	h.stream.ServeHTTP(out, req)

@@ -24,11 +24,14 @@ var (
 const (
 	conciseRows   = 3
 	concisePoints = 30
+	seriesRows    = 20
 	defaultSpan   = 5 * time.Minute
 )
 
 // observeMetrics are the tools about measured values.
 func observeMetrics(s Services) []Tool {
+	series := limitArg
+	series.Default = seriesRows
 	return []Tool{
 		{
 			Name: "metrics_summary", Title: "Metrics summary", Set: observeSet, Scope: tenants.Read,
@@ -55,7 +58,7 @@ func observeMetrics(s Services) []Tool {
 				{Name: "top", Kind: argInt, Min: 1, Max: 100, Words: "only the N greatest series"},
 				{Name: "by", Kind: argString, Enum: []string{"avg", "max", "last", "sum"}, Words: "order of top; default avg"},
 				{Name: "group", Kind: argString, Words: "node label key that forms the cohorts"},
-				limitArg, cursorArg, formatArg, maxBytes,
+				series, cursorArg, formatArg, maxBytes,
 			},
 			Output: seriesAnswer{},
 			Run:    func(ctx context.Context, c Call) (Answer, error) { return queryMetrics(ctx, s, c) },

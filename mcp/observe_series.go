@@ -26,11 +26,6 @@ func queryMetrics(ctx context.Context, s Services, c Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	for i := range got.Series {
-		got.Series[i].Points = rounded(got.Series[i].Points)
-		got.Series[i].PointsMax = rounded(got.Series[i].PointsMax)
-		got.Series[i].PointsCount = rounded(got.Series[i].PointsCount)
-	}
 	body := seriesAnswer{Result: got}
 	body.Notes = withNote(got.Notes, note)
 	if c.fitted() {
@@ -64,7 +59,7 @@ func seriesQuery(s Services, c Call) (metrics.Query, string, error) {
 		step = (span/concisePoints + tenants.WindowLength - 1).Truncate(tenants.WindowLength)
 		step = max(step, tenants.WindowLength)
 	}
-	rows, note := c.limit(tenants.DefaultListRows)
+	rows, note := c.limit(seriesRows)
 	q := metrics.Query{
 		Metrics: names, Node: c.Args.str("node"), NodeLabels: c.Args.labels("node_labels"), Labels: c.Args.labels("labels"),
 		From: from, To: to, Step: step, Top: c.Args.int("top", 0), By: metrics.By(c.Args.str("by")), Group: c.Args.str("group"),
@@ -74,16 +69,6 @@ func seriesQuery(s Services, c Call) (metrics.Query, string, error) {
 		q.Top = min(q.Top, c.rows)
 	}
 	return q, note, nil
-}
-
-func rounded(points []*float64) []*float64 {
-	for i, p := range points {
-		if p != nil {
-			v := round6(*p)
-			points[i] = &v
-		}
-	}
-	return points
 }
 
 func seriesText(a seriesAnswer, detailed bool) string {

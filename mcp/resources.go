@@ -100,12 +100,11 @@ func (h *Handler) reader(read func(context.Context, tenants.Scope, string) (any,
 			outcome, reason = f.Kind.String(), f.Reason
 			return nil, h.resourceError(ctx, f, uri, c)
 		}
-		raw, err := json.Marshal(filled(body))
+		raw, err := encode(body)
 		if err != nil {
 			outcome = fault.Internal.String()
-			return nil, fmt.Errorf("encode %s: %w", uri, err)
+			return nil, fmt.Errorf("%s: %w", uri, err)
 		}
-		raw = cleanJSON(raw)
 		if size = len(raw); size > tenants.MaxAnswerBytes {
 			outcome, reason = fault.Exhausted.String(), "answer_too_large"
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "this resource is larger than one answer may be; use the tool of the same facts and narrow it"}

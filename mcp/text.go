@@ -239,12 +239,3 @@ func sparkline(points []*float64) string {
 	}
 	return b.String()
 }
-
-// round6 keeps six significant digits: more are noise that costs tokens.
-func round6(v float64) float64 {
-	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) || math.Abs(v) >= 1e6 {
-		return math.Round(v)
-	}
-	scale := math.Pow(10, 6-math.Ceil(math.Log10(math.Abs(v))))
-	return math.Round(v*scale) / scale
-}
