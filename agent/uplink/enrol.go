@@ -53,7 +53,7 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := pb.NewEnrolmentClient(conn).Enrol(ctx, &pb.EnrolRequest{
-		Token: []byte(e.Token), Csr: csr, Name: []byte(e.Name), Facts: e.Facts.proto(),
+		Token: []byte(e.Token), Csr: csr, Name: []byte(e.Name), Facts: e.Facts.Proto(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("enrol at %s: %w", e.Server, refusal(err))

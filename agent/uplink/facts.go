@@ -44,7 +44,8 @@ func firstLine(path string) string {
 	return strings.TrimSpace(line)
 }
 
-func (f Facts) proto() *pb.NodeFacts {
+// Proto is the wire form.
+func (f Facts) Proto() *pb.NodeFacts {
 	return &pb.NodeFacts{
 		MachineId: []byte(f.MachineID), BootId: []byte(f.BootID), Hostname: []byte(f.Hostname),
 		Kernel: []byte(f.Kernel), Os: []byte(f.OS), Arch: []byte(f.Arch), AgentVersion: []byte(f.AgentVersion),

@@ -136,6 +136,16 @@ func (id *Identity) store(der []byte, serverTime time.Time) error {
 	return writeFile(id.dir, identityFile, append(raw, '\n'), 0o644)
 }
 
+// Dir is the directory that holds the identity.
+func (id *Identity) Dir() string { return id.dir }
+
+// TLS returns the key pair in use, for a client of one's own.
+func (id *Identity) TLS() *tls.Certificate {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.cert
+}
+
 // Certificate returns the certificate in use.
 func (id *Identity) Certificate() *x509.Certificate {
 	id.mu.Lock()
@@ -151,9 +161,7 @@ func (id *Identity) RenewAt() time.Time {
 }
 
 func (id *Identity) clientCert(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	return id.cert, nil
+	return id.TLS(), nil
 }
 
 // csr makes a certificate request for the node's key.

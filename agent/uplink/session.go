@@ -93,7 +93,7 @@ func (s *session) open(ctx context.Context) (err error) {
 	if seq, _, ok := u.queue.oldest(); ok {
 		next = seq
 	}
-	hello := &pb.Hello{Facts: u.cfg.Facts.proto(), StartedAtNs: u.cfg.StartedAt.UnixNano(), Epoch: epoch, NextSeq: next}
+	hello := &pb.Hello{Facts: u.cfg.Facts.Proto(), StartedAtNs: u.cfg.StartedAt.UnixNano(), Epoch: epoch, NextSeq: next}
 	u.mu.Lock()
 	for _, h := range u.layouts.order {
 		hello.Layouts = append(hello.Layouts, h[:])

@@ -54,16 +54,15 @@ func (st *stream) read(ctx context.Context, first chan<- *pb.AgentFrame, opened 
 	}
 }
 
-// unread counts what gRPC itself refused; its statuses go out as they are.
+// unread counts what gRPC itself refused. Its own status is on its way to the
+// peer already.
 func (st *stream) unread(err error) error {
 	switch status.Code(err) {
 	case codes.ResourceExhausted:
 		st.s.count.oversized.Add(1)
 		st.s.tally.add(st.scope, st.node, "oversized", status.Convert(err).Message())
-		return fault.New(fault.Exhausted, "oversized", "a message is larger than 4 MiB").Do("update the agent; it splits what it sends")
 	case codes.Internal, codes.InvalidArgument:
 		st.s.tally.add(st.scope, st.node, "undecodable", status.Convert(err).Message())
-		return errProtocol("a message cannot be decoded")
 	}
 	return err
 }

@@ -13,7 +13,6 @@ package ingest
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
 	"sync"
@@ -75,7 +74,6 @@ type Writer interface {
 
 // Config tunes a Server. The zero value of every field means its default.
 type Config struct {
-	TLS           *tls.Config   // the server's certificate; what concerns clients is set here
 	CertLifetime  time.Duration // of node certificates; tenants.NodeCertLifetime
 	StreamsPerSec int           // new streams admitted a second; 500
 	EnrolsPerSec  int           // enrolments admitted a second; 300

@@ -32,17 +32,20 @@ const (
 // tlsConfig asks for a client certificate without judging it: an enrolling
 // machine has none, and a node's is judged by its own tenant's authority, not
 // by a pool. Tickets are off, so that each connection shows its certificate.
-func tlsConfig(base *tls.Config) *tls.Config {
-	c := base.Clone()
-	c.ClientAuth = tls.RequestClientCert
-	c.MinVersion = tls.VersionTLS13
-	c.SessionTicketsDisabled = true
-	return c
+func tlsConfig(cert CertificateFunc) *tls.Config {
+	return &tls.Config{
+		GetCertificate: cert, ClientAuth: tls.RequestClientCert,
+		MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
+	}
 }
 
-func (s *Server) grpcServer() *grpc.Server {
+// CertificateFunc returns the server's certificate for a handshake, as
+// tls.Config's GetCertificate does.
+type CertificateFunc func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
+func (s *Server) grpcServer(cert CertificateFunc) *grpc.Server {
 	g := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(tlsConfig(s.cfg.TLS))),
+		grpc.Creds(credentials.NewTLS(tlsConfig(cert))),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.MaxRecvMsgSize(tenants.MaxAgentMessage),
@@ -67,12 +70,8 @@ func (s *Server) grpcServer() *grpc.Server {
 
 // Run serves agents on lis until ctx ends: then it asks all streams to leave,
 // stops taking connections, and writes what has arrived. It closes lis.
-func (s *Server) Run(ctx context.Context, lis net.Listener) error {
-	if s.cfg.TLS == nil {
-		lis.Close()
-		return errors.New("ingest: a certificate for the gRPC listener is missing")
-	}
-	g := s.grpcServer()
+func (s *Server) Run(ctx context.Context, lis net.Listener, cert CertificateFunc) error {
+	g := s.grpcServer(cert)
 	// What the streams stand on goes on until they are gone.
 	work, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
