@@ -44,7 +44,7 @@ create table capability (
     since     timestamptz not null,
     primary key (tenant_id, node_id, component, signal)
 );
-create index capability_unhealthy on capability (tenant_id, component, signal, level) where level <> 'full';
+create index capability_unhealthy on capability (tenant_id, component, signal, level, node_id) where level <> 'full';
 select telltale_protect('capability', app => 'select', jobs => 'select, delete');
 
 -- What was last switched for a node; a row with off = false lifts a switch and

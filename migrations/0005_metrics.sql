@@ -27,7 +27,6 @@ create table node_head (
     epoch       bigint      not null,
     seq         bigint      not null,
     last_ts     timestamptz,
-    received_at timestamptz,
     head_set    int         not null default 0,
     vals        float8[],
     missing     bigint      not null default 0,

@@ -29,25 +29,14 @@ func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, 
 	b := &pgx.Batch{}
 	q := newQuery(sqlByStatus, args...).in(scope.Nodes).add(sqlByStatusTail)
 	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error { return o.shares(rows, now) })
-	q = newQuery(sqlAway, args...).in(scope.Nodes).add(sqlAwayTail)
-	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (n tenants.NotCovered, err error) {
-			var id tenants.NodeID
-			err = r.Scan((*[16]byte)(&id), &n.Name, &n.Reason)
-			n.Node, n.Name = id.String(), inspector.CleanText(n.Name)
-			return n, err
-		})
-		o.Coverage.NotCovered = append(o.Coverage.NotCovered, got...)
-		return err
-	})
-	q = newQuery(sqlHeads, t, now.Add(-headFresh), s.heads.set).in(scope.Nodes)
+	q = newQuery(sqlHeads, t, now.Add(-headFresh), s.heads.set).only("h.node_id", scope.Nodes)
 	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
 		o.Worst, err = s.worst(rows)
 		return err
 	})
-	q = newQuery(sqlUnhealthy, t).in(scope.Nodes).add(sqlUnhealthyTail)
+	q = newQuery(sqlUnhealthy, t).only("c.node_id", scope.Nodes).add(sqlUnhealthyTail)
 	b.Queue(q.sql.String(), q.args...).Query(o.unhealthy)
-	q = newQuery(sqlKept, t).in(scope.Nodes).add(sqlKeptTail)
+	q = newQuery(sqlKept, t).only("q.node_id", scope.Nodes).add(sqlKeptTail)
 	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error {
 		got, err := pgx.CollectRows(rows, pgx.RowToStructByPos[QuarantineShare])
 		o.Kept = append(o.Kept, got...)
@@ -57,8 +46,80 @@ func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, 
 		return Overview{}, err
 	}
 	o.Coverage.Asked, o.Coverage.Answered = o.Nodes, o.ByStatus[Online]
+	if err := s.name(ctx, scope, &o, args); err != nil {
+		return Overview{}, err
+	}
 	o.Coverage.More = max(0, o.Nodes-o.ByStatus[Online]-len(o.Coverage.NotCovered))
-	return o, s.examples(ctx, scope, &o)
+	return o, nil
+}
+
+// name is the second round: the nodes that are away, the names of the worst
+// ones, and an example of each unhealthy signal.
+func (s *Service) name(ctx context.Context, scope tenants.Scope, o *Overview, args []any) error {
+	b := &pgx.Batch{}
+	if o.Nodes > o.ByStatus[Online] {
+		q := newQuery(sqlAway, args...).in(scope.Nodes).add(sqlAwayTail)
+		b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error {
+			got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (n tenants.NotCovered, err error) {
+				var id tenants.NodeID
+				err = r.Scan((*[16]byte)(&id), &n.Name, &n.Reason)
+				n.Node, n.Name = id.String(), inspector.CleanText(n.Name)
+				return n, err
+			})
+			o.Coverage.NotCovered = append(o.Coverage.NotCovered, got...)
+			return err
+		})
+	}
+	if len(o.Worst) > 0 {
+		var ids []string
+		for _, w := range o.Worst {
+			for _, n := range w.Nodes {
+				ids = append(ids, n.Node)
+			}
+		}
+		b.Queue(sqlNames, [16]byte(scope.Tenant), ids).Query(o.worstNames)
+	}
+	if len(o.Unhealthy) > 0 {
+		var index []int32
+		var components, signals, levels []string
+		for i, c := range o.Unhealthy {
+			index, components, signals, levels = append(index, int32(i)), append(components, c.Component), append(signals, c.Signal), append(levels, c.Level)
+		}
+		q := newQuery(sqlExample, [16]byte(scope.Tenant), index, components, signals, levels).in(scope.Nodes).add(sqlExampleTail)
+		b.Queue(q.sql.String(), q.args...).Query(o.examples)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return s.db.Read(ctx, scope.Tenant, b)
+}
+
+func (o *Overview) worstNames(rows pgx.Rows) error {
+	names := map[string]string{}
+	var id tenants.NodeID
+	var name string
+	_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&id), &name}, func() error {
+		names[id.String()] = inspector.CleanText(name)
+		return nil
+	})
+	for _, w := range o.Worst {
+		for i := range w.Nodes {
+			w.Nodes[i].Name = names[w.Nodes[i].Node]
+		}
+	}
+	return err
+}
+
+func (o *Overview) examples(rows pgx.Rows) error {
+	var i int
+	var id tenants.NodeID
+	var name, reason string
+	_, err := pgx.ForEachRow(rows, []any{&i, (*[16]byte)(&id), &name, &reason}, func() error {
+		o.Unhealthy[i].Example = tenants.NodeRef{Node: id.String(), Name: inspector.CleanText(name)}
+		o.Unhealthy[i].Reason = reason
+		return nil
+	})
+	return err
 }
 
 // shares counts the nodes by status, version and kernel.
@@ -103,32 +164,29 @@ func top(m map[string]int) []Share {
 	return out[:min(len(out), maxShares)]
 }
 
-// worst finds the nodes with the highest value of each headline metric. Names
-// are copied only for nodes that make it into a list.
+// worst finds the nodes with the highest value of each headline metric; their
+// names are still to come.
 func (s *Service) worst(rows pgx.Rows) ([]Worst, error) {
 	lists := make([][]NodeValue, len(s.heads.metrics))
 	defer rows.Close()
 	for rows.Next() {
 		raw := rows.RawValues()
+		id := raw[0]
 		take := func(i int, v float64) {
-			if i >= len(lists) || len(lists[i]) == maxWorst && v <= lists[i][maxWorst-1].Value {
-				return
+			if i < len(lists) && (len(lists[i]) < maxWorst || v > lists[i][maxWorst-1].Value) {
+				lists[i] = insert(lists[i], NodeValue{tenants.NodeRef{Node: tenants.NodeID(id).String()}, v})
 			}
-			var id tenants.NodeID
-			copy(id[:], raw[0])
-			lists[i] = insert(lists[i], NodeValue{tenants.NodeRef{Node: id.String(), Name: inspector.CleanText(string(raw[1]))}, v})
 		}
-		if rows.FieldDescriptions()[2].Format == pgx.BinaryFormatCode {
-			eachFloat(raw[2], take)
+		if rows.FieldDescriptions()[1].Format == pgx.BinaryFormatCode {
+			eachFloat(raw[1], take)
 			continue
 		}
-		var id [16]byte // a pooler stands between and everything travels as text
-		var name string
+		var text [16]byte // a pooler stands between and values travel as text
 		var vals []*float64
-		if err := rows.Scan(&id, &name, &vals); err != nil {
+		if err := rows.Scan(&text, &vals); err != nil {
 			return nil, err
 		}
-		raw = [][]byte{id[:], []byte(name)}
+		id = text[:]
 		for i, v := range vals {
 			if v != nil {
 				take(i, *v)
@@ -155,41 +213,9 @@ func insert(l []NodeValue, nv NodeValue) []NodeValue {
 
 func (o *Overview) unhealthy(rows pgx.Rows) error {
 	got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c CapabilityShare, err error) {
-		err = r.Scan(&c.Component, &c.Signal, &c.Level, &c.Nodes, &c.Example.Node)
+		err = r.Scan(&c.Component, &c.Signal, &c.Level, &c.Nodes)
 		return c, err
 	})
 	o.Unhealthy = append(o.Unhealthy, got...)
 	return err
-}
-
-// examples names the example nodes of the unhealthy signals and gives their
-// reasons.
-func (s *Service) examples(ctx context.Context, scope tenants.Scope, o *Overview) error {
-	if len(o.Unhealthy) == 0 {
-		return nil
-	}
-	var ids [][16]byte
-	var components, signals []string
-	for _, c := range o.Unhealthy {
-		id, err := tenants.ParseNodeID(c.Example.Node)
-		if err != nil {
-			return err
-		}
-		ids, components, signals = append(ids, id), append(components, c.Component), append(signals, c.Signal)
-	}
-	b := &pgx.Batch{}
-	b.Queue(sqlExample, [16]byte(scope.Tenant), ids, components, signals).Query(func(rows pgx.Rows) error {
-		var id tenants.NodeID
-		var name, component, signal, reason string
-		_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&id), &name, &component, &signal, &reason}, func() error {
-			for i := range o.Unhealthy {
-				if c := &o.Unhealthy[i]; c.Component == component && c.Signal == signal && c.Example.Node == id.String() {
-					c.Example.Name, c.Reason = inspector.CleanText(name), reason
-				}
-			}
-			return nil
-		})
-		return err
-	})
-	return s.db.Read(ctx, scope.Tenant, b)
 }

@@ -26,10 +26,10 @@ type row struct {
 	raw     string // the name as it is stored
 }
 
-// times are the parameters $1 to $4 of a statement built on sqlNodes.
+// times are the parameters $1 to $3 of a statement built on sqlNodes.
 func (s *Service) times(scope tenants.Scope) (now time.Time, args []any) {
 	now = s.now()
-	return now, []any{[16]byte(scope.Tenant), now, now.Add(-tenants.NodeStaleAfter), now.Add(-OfflineAfter)}
+	return now, []any{[16]byte(scope.Tenant), now.Add(-tenants.NodeStaleAfter), now.Add(-OfflineAfter)}
 }
 
 func scanRow(now time.Time) pgx.RowToFunc[row] {
@@ -66,7 +66,11 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 	}
 	limit, clamped := tenants.ClampRows(lq.Limit)
 	now, args := s.times(scope)
-	q := newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).labels(lq.Labels)
+	q := newQuery("", args...)
+	if len(lq.Status) > 0 { // materialized, as in sqlAway
+		q.add("with x as materialized (")
+	}
+	q.add(sqlRow, sqlNodes).in(scope.Nodes).labels(lq.Labels)
 	if lq.Search != "" {
 		q.add(" and (starts_with(n.name, ", q.arg(lq.Search), ")")
 		if id, err := tenants.ParseNodeID(lq.Search); err == nil {
@@ -74,15 +78,15 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 		}
 		q.add(")")
 	}
-	if len(lq.Status) > 0 {
-		q.add(" and ", sqlStatus, " = any(", q.arg(lq.Status), "::text[])")
-	}
 	if lq.Cursor != "" {
 		name, id, err := readCursor(lq.Cursor)
 		if err != nil {
 			return Page{}, err
 		}
 		q.add(" and (n.name, n.node_id) > (", q.arg(name), ", ", q.arg([16]byte(id)), ")")
+	}
+	if len(lq.Status) > 0 {
+		q.add(") select * from x n where status = any(", q.arg(lq.Status), "::text[])")
 	}
 	q.add(" order by n.name, n.node_id limit ", q.arg(limit+1))
 	rows, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanRow(now))

@@ -65,6 +65,15 @@ func (q *query) in(sel tenants.Selector) *query {
 	return q.labels(sel.Labels)
 }
 
+// only keeps the rows whose column is a node that the selector selects. An
+// unrestricted principal costs no join.
+func (q *query) only(column string, sel tenants.Selector) *query {
+	if sel.All() {
+		return q
+	}
+	return q.add(" and ", column, sqlOnlyOf).in(sel).add(")")
+}
+
 // named keeps the nodes that ref may mean: its id or its name.
 func (q *query) named(ref string) *query {
 	q.add(" and (n.name = ", q.arg(ref))

@@ -5,26 +5,25 @@ package fleet
 //
 // A statement that begins with sqlNodes may be narrowed by where in scope.go.
 
-// sqlNodes joins each node with its newest stream and where its reports stand.
-// Its parameters: $1 tenant, $2 now, $3 now - NodeStaleAfter, $4 now - OfflineAfter.
+// sqlNodes joins each node with its newest stream.
+// Its parameters: $1 tenant, $2 now - NodeStaleAfter, $3 now - OfflineAfter.
 const sqlNodes = `
   from node n
   left join node_session s on s.tenant_id = $1 and s.node_id = n.node_id and s.current
-  left join node_head h on h.tenant_id = $1 and h.node_id = n.node_id
  where n.tenant_id = $1`
 
-// sqlStatus derives a node's status, see the constants in fleet.go. A stored
-// window is a sign of life of the open stream, too.
+// sqlStatus derives a node's status, see the constants in fleet.go.
 const sqlStatus = `case
     when n.revoked_at is not null then 'revoked'
     when s.session_id is null then 'never'
-    when s.closed_at is null and s.duplicate_at > $4::timestamptz then 'duplicate'
-    when s.closed_at is not null or ` + sqlSeen + ` <= $4::timestamptz then 'offline'
-    when ` + sqlSeen + ` <= $3::timestamptz then 'stale'
+    when s.closed_at is null and s.duplicate_at > $3::timestamptz then 'duplicate'
+    when s.closed_at is not null or ` + sqlSeen + ` <= $3::timestamptz then 'offline'
+    when ` + sqlSeen + ` <= $2::timestamptz then 'stale'
     when abs(s.skew_ms) > 3600000 then 'quarantined'
     else 'online' end`
 
-const sqlSeen = `least(greatest(s.last_seen, h.received_at), $2::timestamptz)`
+// sqlSeen is the last sign of life; null without a stream.
+const sqlSeen = `s.last_seen`
 
 // sqlRow are the columns of a Node.
 const sqlRow = `select n.node_id, n.name, ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
@@ -158,28 +157,38 @@ select ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
   coalesce(nullif(s.agent_version, ''), n.agent_version) as version, coalesce(nullif(s.kernel, ''), n.kernel) as kernel` + sqlNodes
 	sqlByStatusTail = `) x group by 1, 2, 3`
 
-	sqlAway = `select node_id, name, status from (
+	// Materialized, so that the order does not lead to a look-up of every
+	// single node's stream.
+	sqlAway = `with x as materialized (
 select n.node_id, n.name, ` + sqlStatus + ` as status` + sqlNodes
-	sqlAwayTail = `) x where status <> 'online' order by name, node_id limit 50`
+	sqlAwayTail = `) select node_id, name, status from x where status <> 'online' order by name, node_id limit 50`
 
-	sqlHeads = `select h.node_id, n.name, h.vals from node_head h join node n on n.tenant_id = $1 and n.node_id = h.node_id
+	sqlHeads = `select h.node_id, h.vals from node_head h
  where h.tenant_id = $1 and h.last_ts > $2 and h.head_set = $3 and h.vals is not null`
 
 	sqlUnhealthy = `
-select c.component, c.signal, c.level, count(*), min(c.node_id::text) from capability c
-  join node n on n.tenant_id = $1 and n.node_id = c.node_id
- where c.tenant_id = $1 and c.level <> 'full' and n.revoked_at is null`
+select c.component, c.signal, c.level, count(*) from capability c
+ where c.tenant_id = $1 and c.level <> 'full'
+   and c.node_id not in (select node_id from node where tenant_id = $1 and revoked_at is not null)`
 	sqlUnhealthyTail = ` group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 20`
 
+	// One node for each unhealthy signal.
 	sqlExample = `
-select c.node_id, n.name, c.component, c.signal, c.reason from unnest($2::uuid[], $3::text[], $4::text[]) as u(n, c, s)
-  join capability c on c.tenant_id = $1 and c.node_id = u.n and c.component = u.c and c.signal = u.s
-  join node n on n.tenant_id = $1 and n.node_id = c.node_id`
+select u.i, e.node_id, e.name, e.reason
+  from unnest($2::int[], $3::text[], $4::text[], $5::text[]) as u(i, c, s, l), lateral (
+    select c.node_id, n.name, c.reason from capability c join node n on n.tenant_id = $1 and n.node_id = c.node_id
+     where c.tenant_id = $1 and c.component = u.c and c.signal = u.s and c.level = u.l and n.revoked_at is null`
+	sqlExampleTail = ` limit 1) e`
 
 	sqlKept = `
 select q.reason, sum(q.n)::bigint, count(distinct q.node_id) from (
     select node_id, reason, n from quarantine where tenant_id = $1
     union all select node_id, reason, n from win_quarantine where tenant_id = $1) q
-  join node n on n.tenant_id = $1 and n.node_id = q.node_id where true`
+  where true`
 	sqlKeptTail = ` group by 1 order by 2 desc limit 20`
+
+	// For a restricted principal: only rows of nodes in scope.
+	sqlOnlyOf = ` in (select n.node_id from node n where n.tenant_id = $1`
+
+	sqlNames = `select node_id, name from node where tenant_id = $1 and node_id = any($2::uuid[])`
 )

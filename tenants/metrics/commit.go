@@ -84,7 +84,7 @@ func (w *writing) transact(ctx context.Context, list []int) error {
 			})
 		}
 		if a := moves(order, heads); len(a[0].([][16]byte)) > 0 {
-			b.Queue(sqlMoveHeads, append(a, w.now, w.s.heads.set)...)
+			b.Queue(sqlMoveHeads, append(a, w.s.heads.set)...)
 		}
 		if out.len() > 0 {
 			b.Queue(sqlKeepOut, append(out.args(), w.now)...)

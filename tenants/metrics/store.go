@@ -37,7 +37,7 @@ on conflict do nothing`
 
 	sqlMoveHeads = `
 update node_head h set
-  seq = u.q, last_ts = greatest(h.last_ts, u.ts), received_at = $9, head_set = $10,
+  seq = u.q, last_ts = greatest(h.last_ts, u.ts), head_set = $9,
   vals = case when u.v is null then h.vals else u.v::float8[] end,
   missing = h.missing + u.m, expired = h.expired + u.e, refused = h.refused + u.r
 from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])

@@ -281,4 +281,3 @@ func TestHeadlines(t *testing.T) {
 		t.Errorf("an unknown value is shown as %v", v[0])
 	}
 }
-
