@@ -1,0 +1,195 @@
+// Command probe measures what the eBPF programs cost: TCP ping-pong and
+// connect/close with and without them in alternating rounds of one process,
+// and the nanoseconds of each program's run. It needs root and loads only
+// loopback.
+//
+// It owns its two workloads (workload.go). Start reading at run.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/collectors"
+	"github.com/telltale-dev/telltale/agent/runner"
+)
+
+func main() {
+	rounds := flag.Int("rounds", 9, "alternating rounds with and without the programs")
+	length := flag.Duration("round", 700*time.Millisecond, "length of half a round")
+	floor := flag.Float64("floor", 0.80, "fail below this ratio; 0: only print")
+	flag.Parse()
+	if err := run(*rounds, *length, *floor); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/probe:", err)
+		os.Exit(1)
+	}
+}
+
+// comparison is one line of the result.
+type comparison struct {
+	name    string
+	modules []string // empty: all that have programs
+	target  float64
+	work    func(time.Duration) (rate, error)
+}
+
+func run(rounds int, length time.Duration, floor float64) error {
+	if lacking := bpfload.Lacking(); len(lacking) > 0 {
+		return fmt.Errorf("this user lacks %s", strings.Join(lacking, " and "))
+	}
+	fmt.Printf("probe: %s, %d CPUs, %d rounds of 2 × %v, medians\n", kernel(), runtime.NumCPU(), rounds, length)
+	var errs []error
+	for _, c := range []comparison{
+		{"tcp ping-pong, network module", []string{"network"}, 0.95, pingPong},
+		{"tcp connect/close, network module", []string{"network"}, 0.93, connectClose},
+		{"tcp ping-pong, all modules", nil, 0.90, pingPong},
+	} {
+		off, on, ratio, err := c.measure(rounds, length)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		verdict := "met"
+		if ratio.wall < c.target {
+			verdict = "MISSED"
+		}
+		fmt.Printf("  %-36s off %8.0f/s  on %8.0f/s  ratio %.3f  by processor time %.3f  (target ≥ %.2f: %s)\n", c.name, off.wall, on.wall, ratio.wall, ratio.cpu, c.target, verdict)
+		if ratio.wall < floor {
+			errs = append(errs, fmt.Errorf("%s: ratio %.3f is below the floor %.2f", c.name, ratio.wall, floor))
+		}
+	}
+	if err := events(length); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// measure alternates between off and on; which comes first alternates too,
+// so that a drift of the machine meets both.
+func (c comparison) measure(rounds int, length time.Duration) (off, on, ratio rate, err error) {
+	var offs, ons, ratios []rate
+	for i := range rounds + 1 {
+		var pair [2]rate
+		for half := range 2 {
+			with := half ^ i&1
+			if pair[with], err = c.half(with == 1, length); err != nil {
+				return rate{}, rate{}, rate{}, err
+			}
+		}
+		if i == 0 {
+			continue // warm-up
+		}
+		offs, ons = append(offs, pair[0]), append(ons, pair[1])
+		ratios = append(ratios, rate{pair[1].wall / pair[0].wall, pair[1].cpu / pair[0].cpu})
+	}
+	return median(offs), median(ons), median(ratios), nil
+}
+
+func (c comparison) half(with bool, length time.Duration) (rate, error) {
+	if with {
+		open, err := openModules(c.modules)
+		if err != nil {
+			return rate{}, err
+		}
+		defer closeAll(open)
+	}
+	runtime.GC() // what loading left behind is not the workload's
+	return c.work(length)
+}
+
+// openModules opens the named modules, or all.
+func openModules(names []string) ([]runner.Collector, error) {
+	var open []runner.Collector
+	for _, m := range collectors.List(collectors.Config{}, slog.New(slog.DiscardHandler)) {
+		if len(names) > 0 && !slices.Contains(names, m.Component) {
+			continue
+		}
+		c, err := m.Open()
+		if err != nil {
+			closeAll(open)
+			return nil, fmt.Errorf("open %s: %w", m.Component, err)
+		}
+		open = append(open, c)
+	}
+	return open, nil
+}
+
+func closeAll(open []runner.Collector) {
+	for _, c := range open {
+		if err := c.Close(); err != nil {
+			fmt.Fprintf(os.Stderr, "close %s: %v\n", c.Component(), err)
+		}
+	}
+}
+
+// events prints each program's cost over both workloads. The kernel's own
+// measuring is in the figures, some 20 ns a run.
+func events(length time.Duration) error {
+	stats, err := bpfload.EnableStats()
+	if err != nil {
+		return fmt.Errorf("the kernel does not measure programs: %w", err)
+	}
+	defer stats.Close()
+	open, err := openModules(nil)
+	if err != nil {
+		return err
+	}
+	defer closeAll(open)
+	for _, work := range []func(time.Duration) (rate, error){pingPong, connectClose} {
+		if _, err := work(length); err != nil {
+			return err
+		}
+	}
+	fmt.Println("  cost of a run, the kernel's measuring included:")
+	for _, c := range open {
+		costly, ok := c.(interface {
+			Costs() ([]bpfload.Cost, error)
+		})
+		if !ok {
+			continue
+		}
+		costs, err := costly.Costs()
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(costs, func(a, b bpfload.Cost) int { return strings.Compare(a.Program, b.Program) })
+		for _, p := range costs {
+			if p.Runs == 0 {
+				fmt.Printf("    %-10s %-22s did not run\n", c.Component(), p.Program)
+				continue
+			}
+			fmt.Printf("    %-10s %-22s %6.0f ns × %d\n", c.Component(), p.Program, float64(p.Time.Nanoseconds())/float64(p.Runs), p.Runs)
+		}
+	}
+	return nil
+}
+
+// median takes the median of each figure on its own.
+func median(v []rate) rate {
+	mid := func(of func(rate) float64) float64 {
+		s := make([]float64, 0, len(v))
+		for _, r := range v {
+			s = append(s, of(r))
+		}
+		slices.Sort(s)
+		return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	}
+	return rate{mid(func(r rate) float64 { return r.wall }), mid(func(r rate) float64 { return r.cpu })}
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown kernel"
+	}
+	return "Linux " + unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The workloads use bare blocking sockets on threads of their own: Go's
+// network poller would cost more than what is measured.
+
+func loopback(port int) *unix.SockaddrInet4 {
+	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+}
+
+// listen returns a listening socket and its port.
+func listen() (fd, port int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, 0, fmt.Errorf("socket: %w", err)
+	}
+	if err := errors.Join(unix.Bind(fd, loopback(0)), unix.Listen(fd, 64), limit(fd)); err != nil {
+		unix.Close(fd)
+		return -1, 0, fmt.Errorf("listen: %w", err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		unix.Close(fd)
+		return -1, 0, fmt.Errorf("listen: %w", err)
+	}
+	return fd, at.(*unix.SockaddrInet4).Port, nil
+}
+
+// limit makes every wait of a socket end.
+func limit(fd int) error {
+	t := unix.NsecToTimeval(int64(5 * time.Second))
+	return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t))
+}
+
+func dial(port int) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	if err := errors.Join(limit(fd), retry(func() error { return unix.Connect(fd, loopback(port)) })); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("connect: %w", err)
+	}
+	return fd, nil
+}
+
+func retry(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// pingPong sends one byte to and fro; the result counts round trips.
+func pingPong(length time.Duration) (rate, error) {
+	l, port, err := listen()
+	if err != nil {
+		return rate{}, err
+	}
+	defer unix.Close(l)
+	client, err := dial(port)
+	if err != nil {
+		return rate{}, err
+	}
+	server, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+	if err != nil {
+		unix.Close(client)
+		return rate{}, fmt.Errorf("accept: %w", err)
+	}
+	echoed := onThread(1, func() {
+		defer unix.Close(server)
+		b := make([]byte, 1)
+		for {
+			n, err := unix.Read(server, b)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil || n == 0 {
+				return
+			}
+			if err := retry(func() error { _, err := unix.Write(server, b); return err }); err != nil {
+				return
+			}
+		}
+	})
+	var r rate
+	<-onThread(0, func() { r, err = repeat(length, pingPongOnce(client)) })
+	unix.Close(client)
+	<-echoed
+	return r, err
+}
+
+func pingPongOnce(client int) func() error {
+	b := [1]byte{}
+	return func() error {
+		if err := retry(func() error { _, err := unix.Write(client, b[:]); return err }); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		if err := retry(func() error { _, err := unix.Read(client, b[:]); return err }); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		return nil
+	}
+}
+
+// connectClose opens and resets connections, which leaves no TIME_WAIT
+// behind; the result counts connections.
+func connectClose(length time.Duration) (rate, error) {
+	l, port, err := listen()
+	if err != nil {
+		return rate{}, err
+	}
+	defer unix.Close(l)
+	var r rate
+	<-onThread(0, func() { r, err = repeat(length, connectCloseOnce(l, port)) })
+	return r, err
+}
+
+func connectCloseOnce(l, port int) func() error {
+	return func() error {
+		c, err := dial(port)
+		if err != nil {
+			return err
+		}
+		s, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+		if err != nil {
+			unix.Close(c)
+			return fmt.Errorf("accept: %w", err)
+		}
+		return errors.Join(unix.SetsockoptLinger(c, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(c), unix.Close(s))
+	}
+}
+
+// onThread runs f on a thread of its own, pinned to the n-th CPU that this
+// process may use: where the scheduler puts two ends of a ping-pong matters
+// far more than what is measured. The thread ends with f.
+func onThread(n int, f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked, so that the pinned thread is not used again
+		var may, one unix.CPUSet
+		if unix.SchedGetaffinity(0, &may) == nil {
+			left := n % may.Count()
+			for cpu := range 1024 {
+				if !may.IsSet(cpu) {
+					continue
+				}
+				if left--; left < 0 {
+					one.Set(cpu)
+					break
+				}
+			}
+			_ = unix.SchedSetaffinity(0, &one) // unpinned works too, with more noise
+		}
+		f()
+	}()
+	return done
+}
+
+// rate is what a workload achieved.
+type rate struct {
+	wall float64 // operations a second
+	cpu  float64 // operations a second of this process's processor time; other load matters less
+}
+
+// repeat calls work for a while.
+func repeat(length time.Duration, work func() error) (rate, error) {
+	cpu, start := processorTime(), time.Now()
+	n := 0
+	for time.Since(start) < length {
+		for range 16 {
+			if err := work(); err != nil {
+				return rate{}, err
+			}
+			n++
+		}
+	}
+	wall := time.Since(start)
+	return rate{float64(n) / wall.Seconds(), float64(n) / (processorTime() - cpu).Seconds()}, nil
+}
+
+func processorTime() time.Duration {
+	var ru unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
+		return 0
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+}
