@@ -66,10 +66,12 @@ func classify(at stage, err error) *Failure {
 	f := &Failure{Class: Failed, err: err, Reason: fmt.Sprintf("%s: %v", at, err)}
 	var ve *ebpf.VerifierError
 	switch {
+	// Without privileges even the library's own feature tests for a map fail,
+	// and then blame the kernel's age.
+	case (at == atMap || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !errors.As(err, &ve)) && len(Lacking()) > 0:
+		f.Class, f.Reason = NoPrivilege, "the agent lacks "+strings.Join(Lacking(), " and ")
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !errors.As(err, &ve):
-		if lacking := Lacking(); len(lacking) > 0 {
-			f.Class, f.Reason = NoPrivilege, "the agent lacks "+strings.Join(lacking, " and ")
-		} else if at == atMap {
+		if at == atMap {
 			f.Class, f.Reason = NoPrivilege, "the kernel refuses to create BPF maps (EPERM)"
 		} else {
 			f.Class, f.Reason = Refused, fmt.Sprintf("the kernel refuses the feature when %s (EPERM)", at)

@@ -170,6 +170,10 @@ func TestExitsBySignalEqual(t *testing.T) {
 
 // Two spinners share one CPU and one group, so each waits while the other
 // runs; the kernel's own sum is the second number of /proc/PID/schedstat.
+// They take turns in the real-time class: of an ordinary task that a wake-up
+// preempts the kernel dates the wait back to the wake-up
+// (rq_clock_skip_update), some microseconds before it leaves the CPU, and on
+// a busy machine that is more than the per mille allowed here.
 func TestRunQueueWaitWithinPerMille(t *testing.T) {
 	needRoot(t)
 	runTrue(t, 1)
@@ -205,7 +209,11 @@ func TestRunQueueWaitWithinPerMille(t *testing.T) {
 		if err := unix.SchedSetaffinity(cmd.Process.Pid, &one); err != nil {
 			t.Fatal(err)
 		}
-		join(t, group, cmd.Process.Pid)
+		turns := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}
+		if err := unix.SchedSetAttr(cmd.Process.Pid, turns, 0); err != nil {
+			t.Logf("the spinners stay in the ordinary class: %v", err) // no real-time share in this container
+			join(t, group, cmd.Process.Pid)
+		}
 	}
 	for _, s := range all {
 		fmt.Fprintln(s.in, "go")
