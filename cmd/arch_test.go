@@ -34,7 +34,7 @@ var rules = []rule{
 
 	// domain
 	{"tenants", []string{"tenants/fault"}, []string{"github.com/google/uuid"}, "ids, scopes, bounds"},
-	{"tenants/tenantdb", []string{"tenants", "tenants/fault"}, []string{"github.com/jackc/pgx/v5"}, "the only way to the database"},
+	{"tenants/tenantdb", []string{"tenants", "tenants/fault"}, []string{"github.com/jackc/pgx/v5", "github.com/jackc/puddle/v2"}, "the only way to the database"},
 	{"tenants/tenantdb/localpg", nil, []string{"github.com/jackc/pgx/v5", "golang.org/x/sys"}, "supervises PostgreSQL, knows no tenant"},
 	{"tenants/tenantdb/dbtest", []string{"tenants", "tenants/tenantdb", "tenants/tenantdb/localpg", "migrations"}, []string{"github.com/jackc/pgx/v5", "golang.org/x/sys"}, "a migrated database per test"},
 
@@ -53,7 +53,7 @@ var rules = []rule{
 	{"agent/inspector/*", []string{"agent/inspector"}, nil, "words of one component"},
 	{"agent/inspector/*/probe", []string{"agent/inspector", "agent/inspector/*", "agent/bpfload"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "agent side of a probe module"},
 	{"agent/inspector/*/collect", []string{"agent/inspector", "agent/inspector/*"}, []string{"golang.org/x/sys"}, "agent side of an inspector, with its one client library"},
-	{"agent/collectors", []string{"agent/runner", "agent/inspector", "agent/inspector/*/probe", "agent/inspector/*/collect"}, nil, "the list of what an agent runs"},
+	{"agent/collectors", []string{"agent/runner", "agent/inspector", "agent/inspector/*", "agent/inspector/*/probe", "agent/inspector/*/collect"}, nil, "the list of what an agent runs"},
 	{"agent/runner", []string{"agent/inspector"}, []string{"golang.org/x/sys"}, "ticks and deadlines; knows no component"},
 	{"agent/uplink", []string{"agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"}, "streams and replay"},
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,6 +73,25 @@ func (g *agentGroup) total() (n int) {
 		n += c.n
 	}
 	return n
+}
+
+// privileges is a note with the one command that gives the probe what it
+// lacks here; empty when it lacks nothing or does not run.
+func (g *agentGroup) privileges(ctx context.Context) string {
+	if !slices.ContainsFunc(g.children, func(c agentChild) bool { return c.real }) {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, g.binary, "check", "--json").Output()
+	var report struct {
+		Lacking []string `json:"lacking"`
+		Grant   string   `json:"grant"`
+	}
+	if err != nil || json.Unmarshal(out, &report) != nil || report.Grant == "" {
+		return ""
+	}
+	return fmt.Sprintf("\n  The probe is degraded: it lacks %s. Give it once, then start again:\n      %s\n", strings.Join(report.Lacking, ", "), report.Grant)
 }
 
 type tenantCount struct {

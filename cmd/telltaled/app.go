@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -87,7 +86,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 	a.fleet = fleet.New(a.db, reg, fleet.Config{Replica: replica}, log)
 	windows := metrics.New(a.db, reg, metrics.Config{}, log)
 
-	agents, err := a.agentSide(cfg, windows, grpcCert, own, log)
+	agents, err := a.agentSide(cfg, windows, own, log)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +105,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 		{"token uses", 5 * time.Second, uses.Run},
 		{"sightings", 5 * time.Second, a.fleet.Run},
 		httpPart("management", listeners[2], rest.Management(own), nil, log),
-		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1]) }},
+		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1], grpcCert.GetCertificate) }},
 		httpPart("http", listeners[0], a.handler, httpCert, log),
 	}
 	log.Info("built", "replica", replica, "http", a.httpAddr.String(), "grpc", a.grpcAddr.String(), "mgmt", a.mgmtAddr.String(), "public", a.site.Origin())
@@ -114,7 +113,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 }
 
 // agentSide is what agents speak to.
-func (a *app) agentSide(cfg *config, windows *metrics.Service, cert *auth.ServerCert, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
+func (a *app) agentSide(cfg *config, windows *metrics.Service, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
 	key, err := auth.LoadOrCreateKey(cfg.keyFile)
 	if err != nil {
 		return nil, err
@@ -127,7 +126,7 @@ func (a *app) agentSide(cfg *config, windows *metrics.Service, cert *auth.Server
 	if err != nil {
 		return nil, err
 	}
-	s := ingest.New(ingest.Config{TLS: &tls.Config{GetCertificate: cert.GetCertificate}}, ingest.Deps{Authority: ca, Enroller: a.directory, Sessions: a.fleet, Windows: windows}, log)
+	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Sessions: a.fleet, Windows: windows}, log)
 	own.MustRegister(s)
 	return s, nil
 }

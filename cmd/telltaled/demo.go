@@ -80,7 +80,7 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 			return err
 		}
 	}
-	printWelcome(d, doc)
+	printWelcome(d, doc, agents.privileges(ctx))
 	<-ctx.Done()
 	return nil
 }
@@ -185,7 +185,7 @@ func writeJSON(path string, v any) error {
 	return err
 }
 
-func printWelcome(d *devRun, doc readyDoc) {
+func printWelcome(d *devRun, doc readyDoc, privileges string) {
 	acme := doc.Tenants[0]
 	fmt.Fprintf(d.out.w, `%5.1fs  ready
 
@@ -195,8 +195,8 @@ func printWelcome(d *devRun, doc readyDoc) {
                    bin/telltale call metrics_summary '{"module":"network"}'
   MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
   Log              %s
-
+%s
 Press Ctrl-C to stop everything.
 `, time.Since(d.out.start).Seconds(), doc.DashboardURL, acme.OperatorTokens["read"], acme.MCPURL, acme.OperatorTokens["read"],
-		acme.MCPURL, acme.OperatorTokens["read"], d.logFile.Name())
+		acme.MCPURL, acme.OperatorTokens["read"], d.logFile.Name(), privileges)
 }
