@@ -10,8 +10,14 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/all"
+	"github.com/telltale-dev/telltale/agent/inspector/host"
+	hostcollect "github.com/telltale-dev/telltale/agent/inspector/host/collect"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
 	networkprobe "github.com/telltale-dev/telltale/agent/inspector/network/probe"
+	"github.com/telltale-dev/telltale/agent/inspector/process"
+	processprobe "github.com/telltale-dev/telltale/agent/inspector/process/probe"
+	"github.com/telltale-dev/telltale/agent/inspector/storage"
+	storageprobe "github.com/telltale-dev/telltale/agent/inspector/storage/probe"
 	"github.com/telltale-dev/telltale/agent/runner"
 )
 
@@ -33,8 +39,17 @@ func List(cfg Config, log *slog.Logger) []runner.Module {
 		}}
 	}
 	return []runner.Module{
+		module(host.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
+			return hostcollect.New(hostcollect.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log), nil
+		}),
 		module(network.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
 			return networkprobe.New(networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)
+		}),
+		module(process.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
+			return processprobe.New(processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)
+		}),
+		module(storage.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
+			return storageprobe.New(storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)
 		}),
 	}
 }
