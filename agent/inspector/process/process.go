@@ -7,8 +7,8 @@ package process
 
 import "github.com/telltale-dev/telltale/agent/inspector"
 
-// Component is the module's name.
-const Component = "process"
+// Name is the module's name.
+const Name = "process"
 
 // The signals that a node may be able to give.
 const (
@@ -21,15 +21,15 @@ const (
 
 // The metrics.
 const (
-	RunqLatencyNS = Component + ".runq_latency_ns"
-	RunqWaitNS    = Component + ".runq_wait_ns"
-	Forks         = Component + ".forks"
-	Threads       = Component + ".threads"
-	Execs         = Component + ".execs"
-	Exits         = Component + ".exits"
-	ExitsFailed   = Component + ".exits_failed"
-	ExitsBySignal = Component + ".exits_by_signal"
-	OOMKills      = Component + ".oom_kills"
+	RunqLatencyNS = Name + ".runq_latency_ns"
+	RunqWaitNS    = Name + ".runq_wait_ns"
+	Forks         = Name + ".forks"
+	Threads       = Name + ".threads"
+	Execs         = Name + ".execs"
+	Exits         = Name + ".exits"
+	ExitsFailed   = Name + ".exits_failed"
+	ExitsBySignal = Name + ".exits_by_signal"
+	OOMKills      = Name + ".oom_kills"
 )
 
 // LabelSignal is the label key of ExitsBySignal; its values are signal names
@@ -39,7 +39,7 @@ const LabelSignal = "signal"
 // Register adds the module's words.
 func Register(r *inspector.Registry) {
 	r.Add(inspector.Component{
-		Name:    Component,
+		Name:    Name,
 		Title:   "Processes",
 		Probe:   true,
 		Signals: []string{SignalRunQueue, SignalFork, SignalExec, SignalExit, SignalOOMKill},

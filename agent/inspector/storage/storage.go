@@ -7,8 +7,8 @@ package storage
 
 import "github.com/telltale-dev/telltale/agent/inspector"
 
-// Component is the module's name.
-const Component = "storage"
+// Name is the module's name.
+const Name = "storage"
 
 // The signals that a node may be able to give.
 const (
@@ -19,13 +19,13 @@ const (
 
 // The metrics.
 const (
-	IOs         = Component + ".ios"
-	Bytes       = Component + ".bytes"
-	LatencyNS   = Component + ".latency_ns"
-	Errors      = Component + ".errors"
-	TotalIOs    = Component + ".total_ios"
-	TotalBytes  = Component + ".total_bytes"
-	TotalErrors = Component + ".total_errors"
+	IOs         = Name + ".ios"
+	Bytes       = Name + ".bytes"
+	LatencyNS   = Name + ".latency_ns"
+	Errors      = Name + ".errors"
+	TotalIOs    = Name + ".total_ios"
+	TotalBytes  = Name + ".total_bytes"
+	TotalErrors = Name + ".total_errors"
 )
 
 // The label keys. A device is a whole disk by its kernel name (vda, nvme0n1,
@@ -44,7 +44,7 @@ var Operations = [...]string{"read", "write", "discard", "flush"}
 func Register(r *inspector.Registry) {
 	labels := []string{LabelDevice, LabelOp}
 	r.Add(inspector.Component{
-		Name:    Component,
+		Name:    Name,
 		Title:   "Storage",
 		Probe:   true,
 		Signals: []string{SignalRequests, SignalLatency, SignalErrors},

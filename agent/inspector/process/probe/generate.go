@@ -1,3 +1,5 @@
 package probe
 
-//go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel process process.bpf.c -- -O2 -Wall -Werror -I../../../bpfload/headers
+// The tools are pinned: another clang makes another object.
+
+//go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel -tags linux process process.bpf.c -- -mcpu=v3 -Wall -Werror -I../../../bpfload/headers

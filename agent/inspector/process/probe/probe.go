@@ -46,9 +46,15 @@ type Collector struct {
 var signals = []string{process.SignalRunQueue, process.SignalFork, process.SignalExec, process.SignalExit, process.SignalOOMKill}
 
 // New loads the programs that this process may load and falls back to /proc
-// where it may not; Capabilities tells which. It fails only when the embedded
-// object is unusable. The first window starts here.
+// where it may not; Capabilities tells which. It fails only when cfg names an
+// unknown signal or the embedded object is unusable. The first window starts
+// here.
 func New(cfg Config, log *slog.Logger) (*Collector, error) {
+	for _, signal := range cfg.Disable {
+		if !slices.Contains(signals, signal) {
+			return nil, fmt.Errorf("process has no signal %q; it has %v", signal, signals)
+		}
+	}
 	spec, err := loadProcess()
 	if err != nil {
 		return nil, fmt.Errorf("read the process module's programs: %w", err)
@@ -96,7 +102,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	return c
 }
 
-const switchedOff = "switched off by configuration"
+const switchedOff = "switched off by the node's configuration"
 
 func (c *Collector) disabled(signal string) bool { return slices.Contains(c.cfg.Disable, signal) }
 
@@ -133,7 +139,7 @@ func (c *Collector) dropHalves() {
 }
 
 // Component names the module.
-func (c *Collector) Component() string { return process.Component }
+func (c *Collector) Component() string { return process.Name }
 
 // Costs lists what the running programs have cost; see bpfload.Cost.
 func (c *Collector) Costs() ([]bpfload.Cost, error) { return c.set.Costs() }
@@ -143,7 +149,7 @@ func (c *Collector) Capabilities() []inspector.Capability {
 	var out []inspector.Capability
 	for _, signal := range signals {
 		fallback, none := c.proc.offers(signal)
-		cp := c.set.Capability(process.Component, signal, fallback, c.firstFailure(signal)...)
+		cp := c.set.Capability(process.Name, signal, fallback, c.firstFailure(signal)...)
 		if c.disabled(signal) {
 			cp.Level, cp.Source, cp.Reason = inspector.Off, inspector.SourceNone, switchedOff
 		} else if cp.Level == inspector.Off && none != "" {

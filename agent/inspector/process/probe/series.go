@@ -82,7 +82,7 @@ func (s *series) build() {
 		}
 	}
 	add(process.SignalOOMKill, process.OOMKills, inspector.Count)
-	s.layout = inspector.NewLayout(process.Component, list)
+	s.layout = inspector.NewLayout(process.Name, list)
 }
 
 // value picks one series' value, by where its signal comes from now.

@@ -1,7 +1,10 @@
 package probe
 
 import (
+	"log/slog"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/process"
@@ -52,5 +55,56 @@ func TestLayoutChangesOnlyWithANewSignal(t *testing.T) {
 	v.bpf.bySignal[40] = 0
 	if after, _ := s.values(v); after != next {
 		t.Error("a signal seen once went away")
+	}
+}
+
+// What the module sends is what its words promise, and all of it.
+func TestSeriesMatchTheWords(t *testing.T) {
+	var words inspector.Registry
+	process.Register(&words)
+	c, _ := words.Component(process.Name)
+	if diff := cmp.Diff(c.Signals, signals); diff != "" {
+		t.Errorf("signals (-words +probe):\n%s", diff)
+	}
+	offered := map[string]bool{}
+	for _, signal := range signals {
+		offered[signal] = true
+	}
+	layout, _ := newSeries(offered, true, true).values(&reading{})
+	sent := map[string]bool{}
+	for _, sr := range layout.Series {
+		m, ok := words.Metric(sr.Metric)
+		if !ok || m.Kind != sr.Kind || m.Unit != sr.Unit {
+			t.Errorf("%s is %v in %s, the words say %+v", sr, sr.Kind, sr.Unit, m)
+		}
+		var keys []string
+		for _, l := range sr.Labels {
+			keys = append(keys, l.Key)
+		}
+		if diff := cmp.Diff(m.Labels, keys); diff != "" {
+			t.Errorf("labels of %s (-words +sent):\n%s", sr, diff)
+		}
+		sent[sr.Metric] = true
+	}
+	headlines := 0
+	for _, m := range c.Metrics {
+		if !sent[m.Name] {
+			t.Errorf("%s is promised and never sent", m.Name)
+		}
+		if m.Headline {
+			headlines++
+			if m.Kind == inspector.Histogram || len(m.Labels) > 0 {
+				t.Errorf("%s cannot be a headline", m.Name)
+			}
+		}
+	}
+	if headlines > 3 {
+		t.Errorf("%d headlines", headlines)
+	}
+}
+
+func TestUnknownSignal(t *testing.T) {
+	if _, err := New(Config{Disable: []string{"no_such"}}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a misspelt signal is taken for a switch")
 	}
 }

@@ -31,6 +31,8 @@ type Config struct {
 	Disable []string // signals that stay off
 }
 
+var signals = []string{storage.SignalRequests, storage.SignalLatency, storage.SignalErrors}
+
 // programs of each signal.
 var programsOf = map[string]string{
 	storage.SignalRequests: storageProgRqComplete,
@@ -59,9 +61,15 @@ type Collector struct {
 }
 
 // New loads the programs that this process may load and falls back to /proc
-// where it may not; Capabilities tells which. It fails only when the embedded
-// object is unusable. The first window starts here.
+// where it may not; Capabilities tells which. It fails only when cfg names an
+// unknown signal or the embedded object is unusable. The first window starts
+// here.
 func New(cfg Config, log *slog.Logger) (*Collector, error) {
+	for _, signal := range cfg.Disable {
+		if !slices.Contains(signals, signal) {
+			return nil, fmt.Errorf("storage has no signal %q; it has %v", signal, signals)
+		}
+	}
 	spec, err := loadStorage()
 	if err != nil {
 		return nil, fmt.Errorf("read the storage module's programs: %w", err)
@@ -102,12 +110,12 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	return c
 }
 
-const switchedOff = "switched off by configuration"
+const switchedOff = "switched off by the node's configuration"
 
 func (c *Collector) disabled(signal string) bool { return slices.Contains(c.cfg.Disable, signal) }
 
 // Component names the module.
-func (c *Collector) Component() string { return storage.Component }
+func (c *Collector) Component() string { return storage.Name }
 
 // Costs lists what the running programs have cost; see bpfload.Cost.
 func (c *Collector) Costs() ([]bpfload.Cost, error) { return c.set.Costs() }
@@ -115,8 +123,8 @@ func (c *Collector) Costs() ([]bpfload.Cost, error) { return c.set.Costs() }
 // Capabilities tells for each signal how well it works and why.
 func (c *Collector) Capabilities() []inspector.Capability {
 	var out []inspector.Capability
-	for _, signal := range []string{storage.SignalRequests, storage.SignalLatency, storage.SignalErrors} {
-		cp := c.set.Capability(storage.Component, signal, fallbackOf[signal], programsOf[signal])
+	for _, signal := range signals {
+		cp := c.set.Capability(storage.Name, signal, fallbackOf[signal], programsOf[signal])
 		if c.disabled(signal) {
 			cp.Level, cp.Source, cp.Reason = inspector.Off, inspector.SourceNone, switchedOff
 		}

@@ -153,7 +153,7 @@ func (s *series) build() {
 			add(storage.SignalErrors, storage.Errors, inspector.Delta, inspector.Count, labels()...)
 		}
 	}
-	s.layout = inspector.NewLayout(storage.Component, list)
+	s.layout = inspector.NewLayout(storage.Name, list)
 	s.slots = make([]slot, len(s.layout.Series))
 	for i, sr := range s.layout.Series {
 		s.slots[i].metric = sr.Metric

@@ -2,7 +2,10 @@ package probe
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/storage"
@@ -65,5 +68,53 @@ func TestSeriesBound(t *testing.T) {
 	}
 	if v := got[seriesOf(storage.IOs, storage.Other, "read")]; v.Delta != 141 {
 		t.Errorf("other %+v, want 141", v)
+	}
+}
+
+// What the module sends is what its words promise, and all of it.
+func TestSeriesMatchTheWords(t *testing.T) {
+	var words inspector.Registry
+	storage.Register(&words)
+	c, _ := words.Component(storage.Name)
+	if diff := cmp.Diff(c.Signals, signals); diff != "" {
+		t.Errorf("signals (-words +probe):\n%s", diff)
+	}
+	s := newSeries(everything)
+	layout, _ := s.values(map[string]*device{"sda": {{ios: 1}, {ios: 1}, {ios: 1}, {ios: 1}}}, &inspector.Window{}, everything)
+	sent := map[string]bool{}
+	for _, sr := range layout.Series {
+		m, ok := words.Metric(sr.Metric)
+		if !ok || m.Kind != sr.Kind || m.Unit != sr.Unit {
+			t.Errorf("%s is %v in %s, the words say %+v", sr, sr.Kind, sr.Unit, m)
+		}
+		var keys []string
+		for _, l := range sr.Labels {
+			keys = append(keys, l.Key)
+		}
+		if diff := cmp.Diff(m.Labels, keys); diff != "" {
+			t.Errorf("labels of %s (-words +sent):\n%s", sr, diff)
+		}
+		sent[sr.Metric] = true
+	}
+	headlines := 0
+	for _, m := range c.Metrics {
+		if !sent[m.Name] {
+			t.Errorf("%s is promised and never sent", m.Name)
+		}
+		if m.Headline {
+			headlines++
+			if m.Kind == inspector.Histogram || len(m.Labels) > 0 {
+				t.Errorf("%s cannot be a headline", m.Name)
+			}
+		}
+	}
+	if headlines > 3 {
+		t.Errorf("%d headlines", headlines)
+	}
+}
+
+func TestUnknownSignal(t *testing.T) {
+	if _, err := New(Config{Disable: []string{"no_such"}}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a misspelt signal is taken for a switch")
 	}
 }
