@@ -114,7 +114,8 @@ type MetricSummary struct {
 	Kind   string `json:"kind"` // gauge, delta, histogram
 	Unit   string `json:"unit"`
 	Help   string `json:"help,omitempty"`
-	Reason string `json:"reason,omitempty"` // why there is no value: offline, no_data, off, …
+	Reason string `json:"reason,omitempty"` // why there is no value: offline, stale, never, off, no_data, no_nodes
+	Why    string `json:"why,omitempty"`    // of "off": what a node's capability report says, untrusted
 	Stats
 	Rows  []LabelRow `json:"rows,omitempty"`  // per label set, greatest first, at most 10
 	Other *Stats     `json:"other,omitempty"` // all label sets beyond Rows
