@@ -77,12 +77,13 @@ func seriesOf(metric, device, op string) string {
 
 // loop is a loop device over a file of its own.
 type loop struct {
-	name string
-	file string
-	dev  *os.File // O_DIRECT
+	name   string
+	file   string
+	blocks int
+	dev    *os.File // O_DIRECT
 }
 
-func newLoop(t *testing.T, size int64) *loop {
+func newLoop(t testing.TB, size int64) *loop {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err != nil {
@@ -102,7 +103,7 @@ func newLoop(t *testing.T, size int64) *loop {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &loop{name: fmt.Sprintf("loop%d", n), file: file.Name()}
+		l := &loop{name: fmt.Sprintf("loop%d", n), file: file.Name(), blocks: int(size / block)}
 		l.dev, err = os.OpenFile("/dev/"+l.name, os.O_RDWR|unix.O_DIRECT, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +128,7 @@ func newLoop(t *testing.T, size int64) *loop {
 }
 
 // aligned returns memory that O_DIRECT accepts.
-func aligned(t *testing.T, size int) []byte {
+func aligned(t testing.TB, size int) []byte {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -147,11 +148,11 @@ func (l *loop) write(t *testing.T, blocks int) {
 	}
 }
 
-func (l *loop) read(t *testing.T, blocks int) (failed int) {
+func (l *loop) read(t testing.TB, blocks int) (failed int) {
 	t.Helper()
 	b := aligned(t, block)
 	for i := range blocks {
-		if _, err := l.dev.ReadAt(b, int64(i)*block); errors.Is(err, unix.EIO) {
+		if _, err := l.dev.ReadAt(b, int64(i%l.blocks)*block); errors.Is(err, unix.EIO) {
 			failed++
 		} else if err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
