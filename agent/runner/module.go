@@ -132,9 +132,9 @@ func (m *module) step(ctx context.Context, now time.Time) {
 			report, retry = m.all(inspector.Off, "does not open: "+err.Error()), time.Now().Add(reopenPause)
 			return
 		}
-		report = m.collector.Capabilities()
+		report = m.ask()
 	case !now.IsZero():
-		err := m.guard("collect", func() error { return m.collect(ctx, now) })
+		err := m.guard("collect", func() error { return m.collect(ctx) })
 		var p *panicError
 		if errors.As(err, &p) {
 			m.log.Error("collector panicked", "error", err)
@@ -145,7 +145,7 @@ func (m *module) step(ctx context.Context, now time.Time) {
 		if err != nil {
 			m.log.Warn("collector reports an error", "error", err)
 		}
-		report = m.collector.Capabilities()
+		report = m.ask()
 	}
 }
 
@@ -167,10 +167,20 @@ func (m *module) shut() error {
 	return c.Close()
 }
 
-func (m *module) collect(ctx context.Context, now time.Time) error {
+// ask takes the collector's report; one that panics reports everything off.
+func (m *module) ask() (report []inspector.Capability) {
+	if err := m.guard("report", func() error { report = m.collector.Capabilities(); return nil }); err != nil {
+		return m.all(inspector.Off, err.Error())
+	}
+	return report
+}
+
+// collect closes a window now: the tick's own time may be a little past, and
+// a rate wants the moment of the reading.
+func (m *module) collect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.runner.cfg.Deadline)
 	defer cancel()
-	windows, err := m.collector.Collect(ctx, now)
+	windows, err := m.collector.Collect(ctx, time.Now())
 	for _, w := range windows {
 		m.runner.sink.Push(w)
 	}
