@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
@@ -261,6 +262,40 @@ func TestIdentityAndRevocation(t *testing.T) {
 	}
 	want.Suspended = true
 	check()
+}
+
+func TestRevokedSince(t *testing.T) {
+	now := time.Now().Truncate(time.Microsecond)
+	w := newWorld(t, Config{Now: func() time.Time { return now }})
+	a1, a2, g1 := w.enrol(t, w.acme, "a1", nil), w.enrol(t, w.acme, "a2", nil), w.enrol(t, w.globex, "g1", nil)
+	both := []tenants.TenantID{w.acme.ID, w.globex.ID}
+	check := func(ids []tenants.TenantID, since time.Time, wantNodes []tenants.NodeID, wantClosed []tenants.TenantID) {
+		t.Helper()
+		nodes, closed, err := w.RevokedSince(t.Context(), ids, since)
+		if err != nil || !cmp.Equal(nodes, wantNodes, cmpopts.EquateEmpty()) || !cmp.Equal(closed, wantClosed, cmpopts.EquateEmpty()) {
+			t.Errorf("%v, %v, %v; want %v, %v", nodes, closed, err, wantNodes, wantClosed)
+		}
+	}
+	check(both, time.Time{}, nil, nil)
+	for id, tn := range map[tenants.NodeID]Tenant{a1: w.acme, g1: w.globex} {
+		if err := w.RevokeNode(t.Context(), admin(tn), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(both[:1], now, []tenants.NodeID{a1}, nil)
+	check(both[1:], now, []tenants.NodeID{g1}, nil)
+	now = now.Add(time.Hour)
+	if err := w.RevokeNode(t.Context(), admin(w.acme), a2); err != nil {
+		t.Fatal(err)
+	}
+	check(both, now, []tenants.NodeID{a2}, nil)
+	check(both, now.Add(time.Microsecond), nil, nil)
+	if err := w.SetSuspended(t.Context(), "globex", true); err != nil {
+		t.Fatal(err)
+	}
+	check(both, now.Add(time.Hour), nil, both[1:])
+	check(both[:1], now.Add(time.Hour), nil, nil)
+	check(nil, time.Time{}, nil, nil)
 }
 
 func TestRecordFacts(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/tenantdb/dbtest"
 )
@@ -27,7 +29,7 @@ func TestQueriesFitTheSchema(t *testing.T) {
 	jobs := dbtest.Connect(t, dbtest.As(t, dsn, "telltale_jobs"))
 	for i, sql := range []string{
 		selectTenant, selectCAs, lockCAs, insertCA, insertEnrolToken, revokeEnrolToken, lockEnrolToken, useEnrolToken, selectEnrolledAs,
-		insertNode, insertLabel, selectNodeByID, selectNodesByName, selectIdentity, selectLabels, revokeNode, updateFacts,
+		insertNode, insertLabel, selectRevokedSince, selectSuspended, selectNodeByID, selectNodesByName, selectIdentity, selectLabels, revokeNode, updateFacts,
 	} {
 		if _, err := app.Prepare(t.Context(), fmt.Sprintf("app%d", i), sql); err != nil {
 			t.Errorf("%v\n%s", err, sql)
@@ -36,6 +38,57 @@ func TestQueriesFitTheSchema(t *testing.T) {
 	for i, sql := range []string{insertTenant, selectTenants, updateSuspended, updateMCPDisabled} {
 		if _, err := jobs.Prepare(t.Context(), fmt.Sprintf("jobs%d", i), sql); err != nil {
 			t.Errorf("%v\n%s", err, sql)
+		}
+	}
+}
+
+// The queries that every call makes stay on their indexes under row policies:
+// an operator that is not leakproof would read the whole tenant.
+func TestQueriesUseTheirIndexes(t *testing.T) {
+	dsn := dbtest.DSN(t)
+	super := dbtest.Connect(t, dsn)
+	tenant := tenants.NewTenantID().String()
+	for _, sql := range []string{
+		`insert into tenant (tenant_id, slug, name, created_at) select case n when 1 then '` + tenant + `'::uuid else gen_random_uuid() end, 't' || n, 't', now() from generate_series(1, 20) n`,
+		`insert into node (tenant_id, node_id, name, enrol_token, enrolled_at, revoked_at)
+			select tenant_id, gen_random_uuid(), slug || 'n' || n, '', now(), case when n % 500 = 0 then now() end from tenant, generate_series(1, 1000) n`,
+		`insert into node_label (tenant_id, node_id, key, value) select tenant_id, node_id, 'site', 's' || right(name, 1) from node`,
+		`analyze`,
+	} {
+		if _, err := super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	app, ingest := dbtest.Connect(t, dbtest.As(t, dsn, "telltale_app")), dbtest.Connect(t, dbtest.As(t, dsn, "telltale_ingest"))
+	for role, conn := range map[string]*pgx.Conn{"tenant": app, "tenants": ingest} {
+		if _, err := conn.Exec(t.Context(), `select set_config('telltale.`+role+`', $1, false)`, tenant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, values, one := []string{"site"}, []string{"s1"}, []string{tenant}
+	for _, c := range []struct {
+		conn *pgx.Conn
+		sql  string
+		args []any
+	}{
+		{app, selectNodesByName, []any{tenant, "t1n7", nil, key, values}},
+		{app, selectNodesByName, []any{tenant, "t1n7", one, key, values}},
+		{app, selectNodeByID, []any{tenant, tenant, nil, key, values}},
+		{app, selectIdentity, []any{tenant, tenant}},
+		{app, selectLabels, []any{tenant, tenant}},
+		{app, selectEnrolledAs, []any{tenant, "x", []byte("x")}},
+		{ingest, selectRevokedSince, []any{one, time.Now().Add(-time.Minute)}},
+	} {
+		rows, err := c.conn.Query(t.Context(), "explain (costs off) "+c.sql, c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.sql)
+		}
+		if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan on node") || !strings.Contains(text, "Index Cond") {
+			t.Errorf("%s\n%s", c.sql, text)
 		}
 	}
 }
