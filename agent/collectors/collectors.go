@@ -38,9 +38,10 @@ func List(cfg Config, log *slog.Logger) []runner.Module {
 			return open(log.With("component", component), cfg.Disable[component])
 		}}
 	}
+	mounts := hostcollect.NewMounts() // outlives a collector that is switched off
 	return []runner.Module{
 		module(host.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			return hostcollect.New(hostcollect.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log), nil
+			return hostcollect.New(hostcollect.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable, Mounts: mounts}, log), nil
 		}),
 		module(network.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
 			return networkprobe.New(networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)

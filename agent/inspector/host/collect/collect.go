@@ -29,6 +29,11 @@ type Config struct {
 	Root    string   // prefix of every mount point, for an agent in a container; "" is none
 	Disable []string // signals that are switched off
 
+	// Mounts is handed from collector to collector where one follows another
+	// in a process, so that a mount which is dead since the former one is not
+	// asked a second time. Nil: this collector's own.
+	Mounts *Mounts
+
 	// DiskPatience is how long one Collect waits for the mounts together;
 	// 0 is 500 ms.
 	DiskPatience time.Duration
@@ -56,8 +61,6 @@ type Collector struct {
 	start    time.Time
 	signals  map[string]status
 	counters map[string]*inspector.Counter
-	disks    *disks
-	statfs   statfsFunc
 	clock    clockFunc
 
 	mounts    []mount // of the last look
@@ -74,25 +77,27 @@ type Collector struct {
 // Collect closes a window. It never fails: what cannot be read is off and
 // says why.
 func New(cfg Config, log *slog.Logger) *Collector {
-	return newCollector(cfg, log, statfs, adjtimex)
+	return newCollector(cfg, log, adjtimex)
 }
 
-func newCollector(cfg Config, log *slog.Logger, stat statfsFunc, clock clockFunc) *Collector {
+func newCollector(cfg Config, log *slog.Logger, clock clockFunc) *Collector {
 	if cfg.Proc == "" {
 		cfg.Proc = "/proc"
 	}
 	if cfg.Sys == "" {
 		cfg.Sys = "/sys"
 	}
+	if cfg.Mounts == nil {
+		cfg.Mounts = NewMounts()
+	}
 	if cfg.DiskPatience <= 0 {
 		cfg.DiskPatience = 500 * time.Millisecond
 	}
 	c := &Collector{
-		cfg: cfg, log: log, statfs: stat, clock: clock,
+		cfg: cfg, log: log, clock: clock,
 		start:    time.Now(),
 		signals:  map[string]status{},
 		counters: map[string]*inspector.Counter{},
-		disks:    newDisks(stat),
 	}
 	c.sweep(context.Background(), c.start, 0)
 	return c
@@ -126,12 +131,9 @@ func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Wi
 	return []*inspector.Window{c.window(from, now)}, nil
 }
 
-// Close forgets the mounts. Goroutines that hang in a dead mount end when the
-// kernel lets them go; nothing else is left behind.
-func (c *Collector) Close() error {
-	c.disks.close()
-	return nil
-}
+// Close has nothing to give back. Goroutines that hang in a dead mount end
+// when the kernel lets them go; nothing else is left behind.
+func (c *Collector) Close() error { return nil }
 
 // signals lists the readers in display order. A reader adds its points with
 // put and returns how it went.

@@ -57,30 +57,27 @@ type probe struct {
 	done  chan answer // capacity 1: the asking goroutine never waits for a reader
 }
 
-// disks asks mounts how full they are, each in its own goroutine, never two
+// Mounts asks mounts how full they are, each in its own goroutine, never two
 // at once for one mount. A question to a dead mount cannot be taken back: its
 // goroutine stays until the kernel lets it go, and its mount is not asked
-// again before. It is used by one goroutine.
-type disks struct {
+// again before. It is used by one collector at a time.
+type Mounts struct {
 	stat   statfsFunc
 	flying map[uint64]*probe // by mount id; at most maxFlying
-	closed bool
 }
+
+// NewMounts makes one that has asked nothing yet.
+func NewMounts() *Mounts { return newMounts(statfs) }
 
 // maxFlying bounds the goroutines that may hang, over mounts that come and go.
 const maxFlying = 2 * maxMounts
 
-func newDisks(stat statfsFunc) *disks { return &disks{stat: stat, flying: map[uint64]*probe{}} }
-
-func (d *disks) close() { d.closed = true }
+func newMounts(stat statfsFunc) *Mounts { return &Mounts{stat: stat, flying: map[uint64]*probe{}} }
 
 // ask questions every mount and waits at most patience for all of them
 // together. What has not answered stays in flight.
-func (d *disks) ask(ctx context.Context, root string, mounts []mount, patience time.Duration) map[uint64]answer {
+func (d *Mounts) ask(ctx context.Context, root string, mounts []mount, patience time.Duration) map[uint64]answer {
 	out := map[uint64]answer{}
-	if d.closed {
-		return out
-	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for _, m := range mounts {
@@ -129,13 +126,13 @@ func (c *Collector) readDisks(ctx context.Context, sp span) (string, error) {
 	}
 	mounts, left := disksOf(c.mounts)
 	c.left += uint64(left)
-	answers := c.disks.ask(ctx, c.cfg.Root, mounts, c.cfg.DiskPatience)
+	answers := c.cfg.Mounts.ask(ctx, c.cfg.Root, mounts, c.cfg.DiskPatience)
 	var trouble []string
 	fullest, stuck, any := 0.0, 0, false
 	for _, m := range mounts {
 		a, answered := answers[m.id]
 		ok, waited := answered && a.err == nil, time.Duration(0)
-		switch p := c.disks.flying[m.id]; {
+		switch p := c.cfg.Mounts.flying[m.id]; {
 		case answered && a.err != nil:
 			trouble = append(trouble, fmt.Sprintf("%s: %v", clip(m.point), a.err))
 		case p != nil:

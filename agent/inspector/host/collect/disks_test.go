@@ -50,9 +50,16 @@ func (h *hang) statfs(path string) (space, error) {
 func TestDeadMountHangsOnlyItself(t *testing.T) {
 	h := &hang{point: "/mnt/fuse", release: make(chan struct{})}
 	tr := newTree(t, "machine")
-	c := newCollector(Config{Proc: filepath.Join(tr.dir, "proc"), Root: tr.dir, DiskPatience: 20 * time.Millisecond}, quiet(), h.statfs, synced)
+	cfg := Config{Proc: filepath.Join(tr.dir, "proc"), Root: tr.dir, DiskPatience: 20 * time.Millisecond, Mounts: newMounts(h.statfs)}
+	c := newCollector(cfg, quiet(), synced)
 	var last float64
 	for round := range 5 {
+		if round == 3 { // the kill switch went off and on again
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			c = newCollector(cfg, quiet(), synced)
+		}
 		w := next(t, c)
 		wantUnknown(t, w, host.DiskUsed, "fuse.sshfs", "/mnt/fuse", "34")
 		wantGauge(t, w, 1, host.DisksStuck)
@@ -88,7 +95,7 @@ func TestDeadMountHangsOnlyItself(t *testing.T) {
 func TestMountsThatComeAndGoDeadStayBounded(t *testing.T) {
 	release := make(chan struct{})
 	var returned sync.WaitGroup
-	d := newDisks(func(string) (space, error) {
+	d := newMounts(func(string) (space, error) {
 		returned.Add(1)
 		defer returned.Done()
 		<-release
@@ -205,8 +212,8 @@ func deadFUSE(t *testing.T) {
 			t.Errorf("one look took %v beside a dead mount", took)
 		}
 		wantGauge(t, w, 1, host.DisksStuck)
-		if len(c.disks.flying) != 1 {
-			t.Errorf("%d questions in flight, want the one to the dead mount", len(c.disks.flying))
+		if len(c.cfg.Mounts.flying) != 1 {
+			t.Errorf("%d questions in flight, want the one to the dead mount", len(c.cfg.Mounts.flying))
 		}
 		if v := value(t, w, host.MemoryTotal); !v.OK {
 			t.Error("the dead mount took the memory's numbers with it")
@@ -222,7 +229,7 @@ func deadFUSE(t *testing.T) {
 	if err := unix.Close(dev); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range c.disks.flying {
+	for _, p := range c.cfg.Mounts.flying {
 		select {
 		case a := <-p.done:
 			p.done <- a
