@@ -25,8 +25,8 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 9, "alternating rounds with and without the programs")
-	length := flag.Duration("round", 700*time.Millisecond, "length of half a round")
+	rounds := flag.Int("rounds", 15, "alternating rounds with and without the programs")
+	length := flag.Duration("round", 500*time.Millisecond, "length of half a round")
 	floor := flag.Float64("floor", 0.80, "fail below this ratio; 0: only print")
 	flag.Parse()
 	if err := run(*rounds, *length, *floor); err != nil {

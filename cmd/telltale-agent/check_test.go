@@ -119,3 +119,42 @@ func TestCheckAsOrdinaryUser(t *testing.T) {
 		t.Errorf("the check printed:\n%s", &out)
 	}
 }
+
+const grantedCheck = "TELLTALE_TEST_GRANTED"
+
+// The line that the check prints is enough: with just these two capabilities
+// an ordinary user gets what root gets.
+func TestGrantedCapabilitiesSuffice(t *testing.T) {
+	if os.Getenv(grantedCheck) != "" {
+		os.Exit(check([]string{"--json"}, os.Stdout, os.Stderr))
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it gives capabilities to another user")
+	}
+	report := func(cred *syscall.SysProcAttr) map[string]string {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestGrantedCapabilitiesSuffice$")
+		cmd.Env, cmd.Dir, cmd.SysProcAttr = append(os.Environ(), grantedCheck+"=1"), "/", cred
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r checkReport
+		if err := json.Unmarshal(out, &r); err != nil {
+			t.Fatal(err)
+		}
+		sources := map[string]string{}
+		for _, c := range r.Capabilities {
+			sources[c.Component+" "+c.Signal] = c.Level + " " + c.Source
+		}
+		return sources
+	}
+	const capPerfmon, capBPF = 38, 39
+	root := report(nil)
+	granted := report(&syscall.SysProcAttr{
+		Credential:  &syscall.Credential{Uid: 65534, Gid: 65534},
+		AmbientCaps: []uintptr{capPerfmon, capBPF},
+	})
+	if d := cmp.Diff(root, granted); d != "" {
+		t.Errorf("sources (-root +granted):\n%s", d)
+	}
+}
