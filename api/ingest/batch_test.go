@@ -1,0 +1,212 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+)
+
+// store is a Writer that notes its batches.
+type store struct {
+	mu      sync.Mutex
+	batches []int
+	at      []time.Time
+	fail    int           // calls that fail first
+	slow    time.Duration // per call
+	status  metrics.Status
+}
+
+func (s *store) Write(ctx context.Context, batch []metrics.Checked) ([]metrics.Outcome, error) {
+	time.Sleep(s.slow)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail > 0 {
+		s.fail--
+		return nil, errors.New("away")
+	}
+	s.batches = append(s.batches, len(batch))
+	s.at = append(s.at, time.Now())
+	out := make([]metrics.Outcome, len(batch))
+	for i := range out {
+		out[i].Status = s.status
+	}
+	return out, nil
+}
+
+func (s *store) total() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.batches {
+		n += b
+	}
+	return n
+}
+
+// end counts what becomes of items.
+type end struct {
+	mu   sync.Mutex
+	done int
+	err  error
+}
+
+func (e *end) settled(metrics.Outcome) { e.mu.Lock(); e.done++; e.mu.Unlock() }
+func (e *end) broke(err error)         { e.mu.Lock(); e.err = err; e.mu.Unlock() }
+func (e *end) broken() bool            { e.mu.Lock(); defer e.mu.Unlock(); return e.err != nil }
+
+func inBubble(t *testing.T, s *store, cfg Config, f func(t *testing.T, b *batcher)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		if s.status == "" {
+			s.status = metrics.Stored
+		}
+		var count counters
+		b := newBatcher(s, cfg.withDefaults(), &count, testLog(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { _ = b.run(ctx); close(done) }()
+		f(t, b)
+		cancel()
+		<-done
+	})
+}
+
+func TestLingerAdapts(t *testing.T) {
+	node := tenants.NewNodeID()
+	t.Run("idle", func(t *testing.T) {
+		s := &store{}
+		inBubble(t, s, Config{Writers: 1}, func(t *testing.T, b *batcher) {
+			e := &end{}
+			for range 20 { // ten a second
+				must(t, b.submit(t.Context(), node, item{from: e}))
+				time.Sleep(100 * time.Millisecond)
+			}
+			synctest.Wait()
+			if s.total() != 20 || len(s.batches) != 20 {
+				t.Errorf("%d items in batches %v", s.total(), s.batches)
+			}
+			if got := b.lanes[0]; len(got) != 0 {
+				t.Error("something is left")
+			}
+		})
+	})
+	t.Run("two within an idle linger share a batch", func(t *testing.T) {
+		s := &store{}
+		inBubble(t, s, Config{Writers: 1}, func(t *testing.T, b *batcher) {
+			time.Sleep(time.Second)
+			began := time.Now()
+			e := &end{}
+			must(t, b.submit(t.Context(), node, item{from: e}))
+			time.Sleep(50 * time.Millisecond)
+			must(t, b.submit(t.Context(), node, item{from: e}))
+			time.Sleep(time.Second)
+			if len(s.batches) != 1 || s.at[0].Sub(began) != lingerIdle {
+				t.Errorf("batches %v after %v", s.batches, s.at[0].Sub(began))
+			}
+		})
+	})
+	t.Run("busy", func(t *testing.T) {
+		s := &store{}
+		inBubble(t, s, Config{Writers: 1}, func(t *testing.T, b *batcher) {
+			e := &end{}
+			for range 20_000 { // ten thousand a second
+				must(t, b.submit(t.Context(), node, item{from: e}))
+				time.Sleep(100 * time.Microsecond)
+			}
+			time.Sleep(time.Second)
+			if s.total() != 20_000 || e.done != 20_000 {
+				t.Fatalf("%d stored, %d settled", s.total(), e.done)
+			}
+			late := s.at[len(s.at)-20:]
+			for i := 1; i < len(late)-2; i++ {
+				if d := late[i].Sub(late[i-1]); d > lingerBusy+time.Millisecond {
+					t.Errorf("under load a batch took %v", d)
+				}
+			}
+		})
+	})
+}
+
+func TestBatchesAreBounded(t *testing.T) {
+	s := &store{slow: 10 * time.Millisecond}
+	inBubble(t, s, Config{Writers: 1, QueueItems: 600}, func(t *testing.T, b *batcher) {
+		e := &end{}
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				for range 300 {
+					_ = b.submit(t.Context(), tenants.NodeID{}, item{from: e})
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(time.Second)
+		if s.total() != 3000 {
+			t.Errorf("%d stored", s.total())
+		}
+		for _, n := range s.batches {
+			if n > metrics.MaxBatch {
+				t.Errorf("a batch of %d", n)
+			}
+		}
+	})
+}
+
+// A full queue holds the submitter back, and the end of its stream frees it.
+func TestBackPressure(t *testing.T) {
+	s := &store{fail: 1 << 30}
+	inBubble(t, s, Config{Writers: 1, QueueItems: 4, WriteTimeout: time.Hour}, func(t *testing.T, b *batcher) {
+		e := &end{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		sent := 0
+		for b.submit(ctx, tenants.NodeID{}, item{from: e}) == nil {
+			if sent++; sent > metrics.MaxBatch+10 {
+				t.Fatal("nothing holds the submitter back")
+			}
+		}
+		if ctx.Err() == nil || e.done != 0 {
+			t.Errorf("after %d items: %v, %d settled", sent, ctx.Err(), e.done)
+		}
+	})
+}
+
+// After a failure nothing later of the same source is stored; others are.
+func TestFailureBreaksItsSourceOnly(t *testing.T) {
+	s := &store{fail: 6}
+	inBubble(t, s, Config{Writers: 1, WriteTimeout: time.Second}, func(t *testing.T, b *batcher) {
+		first, second := &end{}, &end{}
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: first}))
+		time.Sleep(time.Second)
+		for range 3 { // queued behind the failing batch
+			must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: first}))
+		}
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: second}))
+		time.Sleep(10 * time.Second)
+		if first.err == nil || first.done != 0 {
+			t.Errorf("the failed source: %v, %d settled", first.err, first.done)
+		}
+		if second.err != nil || second.done != 1 || s.total() != 1 {
+			t.Errorf("the other source: %v, %d settled, %d stored", second.err, second.done, s.total())
+		}
+	})
+}
+
+func TestRetryOutcomeBreaksTheSource(t *testing.T) {
+	for _, status := range []metrics.Status{metrics.Retry, metrics.StaleEpoch} {
+		s := &store{status: status}
+		inBubble(t, s, Config{Writers: 1}, func(t *testing.T, b *batcher) {
+			e := &end{}
+			must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: e}))
+			time.Sleep(time.Second)
+			if e.done != 0 || status == metrics.StaleEpoch && e.err == nil {
+				t.Errorf("%s: %d settled, %v", status, e.done, e.err)
+			}
+		})
+	}
+}
