@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/telltale-dev/telltale/tenants"
 )
@@ -25,18 +27,27 @@ func (db *DB) Read(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batc
 	p := db.app
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	conn, err := p.Acquire(ctx)
+	began := false // a callback may have run
+	var late error
+	conn, err := p.with(ctx, func(conn *pgxpool.Conn) error {
+		all := &pgx.Batch{}
+		all.Queue(setTenant, tenant.String()).Exec(func(pgconn.CommandTag) error { began = true; return nil })
+		for _, l := range p.perBatch {
+			all.Queue(l)
+		}
+		all.QueuedQueries = append(all.QueuedQueries, batch.QueuedQueries...)
+		err := conn.SendBatch(ctx, all).Close()
+		if began {
+			late = err // not to be repeated
+			return nil
+		}
+		return err
+	})
 	if err != nil {
-		return p.busy(ctx, err)
+		return err
 	}
-	defer conn.Release()
-	all := &pgx.Batch{}
-	all.Queue(setTenant, tenant.String())
-	for _, l := range p.perBatch {
-		all.Queue(l)
-	}
-	all.QueuedQueries = append(all.QueuedQueries, batch.QueuedQueries...)
-	return Fault(conn.SendBatch(ctx, all).Close())
+	conn.Release()
+	return Fault(late)
 }
 
 // Query runs one query for one tenant in one round trip (see Read) and scans
@@ -79,9 +90,13 @@ func (db *DB) CredentialTenant(ctx context.Context, kind, lookupID string) (tena
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	var id *[16]byte
-	if err := p.QueryRow(ctx, `select public.credential_tenant($1, $2)`, kind, lookupID).Scan(&id); err != nil {
-		return tenants.TenantID{}, false, Fault(err)
+	conn, err := p.with(ctx, func(conn *pgxpool.Conn) error {
+		return conn.QueryRow(ctx, `select public.credential_tenant($1, $2)`, kind, lookupID).Scan(&id)
+	})
+	if err != nil {
+		return tenants.TenantID{}, false, err
 	}
+	conn.Release()
 	if id == nil {
 		return tenants.TenantID{}, false, nil
 	}

@@ -189,9 +189,11 @@ func (p *pool) check(ctx context.Context) error {
 // Ping reports whether all three roles reach the database, for readiness.
 func (db *DB) Ping(ctx context.Context) error {
 	for _, p := range db.pools() {
-		if err := p.Ping(ctx); err != nil {
-			return fmt.Errorf("ping as %s: %w", p.role, Fault(err))
+		conn, err := p.with(ctx, func(conn *pgxpool.Conn) error { return conn.Ping(ctx) })
+		if err != nil {
+			return fmt.Errorf("ping as %s: %w", p.role, err)
 		}
+		conn.Release()
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
@@ -21,8 +22,8 @@ const MaxTenants = 1000
 // when fn panics. The setting travels with BEGIN, in one round trip, and ends
 // with the transaction. The zero tenant is refused.
 //
-// A call without a deadline gets one (20 s by default). Errors of the database
-// come back as faults (see Fault), fn's own errors as they are. fn must not
+// A call lasts at most Config.Statement and 5 s, 20 s by default. Errors of the
+// database come back as faults (see Fault), fn's own errors as they are. fn must not
 // keep tx, must not be run twice for one effect outside the database, and must
 // not wait for anything but the database.
 func (db *DB) InTenant(ctx context.Context, tenant tenants.TenantID, fn func(context.Context, pgx.Tx) error) error {
@@ -55,7 +56,8 @@ func (db *DB) InTenants(ctx context.Context, list []tenants.TenantID, fn func(co
 
 // Jobs is InTenant for the jobs role, which sees all tenants: for maintenance
 // loops and for what is done before or above a tenant (create, list, find by
-// slug). Nothing that serves a principal's query belongs here.
+// slug). A call lasts at most 65 s by default. Nothing that serves a
+// principal's query belongs here.
 func (db *DB) Jobs(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
 	return db.jobs.run(ctx, "", fn)
 }
@@ -69,15 +71,15 @@ func noTenant() error {
 func (p *pool) run(ctx context.Context, settings string, fn func(context.Context, pgx.Tx) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	conn, err := p.Acquire(ctx)
+	var tx pgx.Tx
+	conn, err := p.with(ctx, func(conn *pgxpool.Conn) (err error) {
+		tx, err = conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin" + p.begin + settings})
+		return err
+	})
 	if err != nil {
-		return p.busy(ctx, err)
+		return err
 	}
 	defer conn.Release() // drops a connection that is still in a transaction
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin" + p.begin + settings})
-	if err != nil {
-		return Fault(err)
-	}
 	committed := false
 	defer func() {
 		if committed {
@@ -95,6 +97,28 @@ func (p *pool) run(ctx context.Context, settings string, fn func(context.Context
 	}
 	committed = true
 	return nil
+}
+
+// with acquires a connection and makes first use of it. Connections in the
+// pool break unseen when the server restarts; as first has no effect that
+// lasts, it is tried once more on a new connection then. The caller releases
+// the result. Errors are faults.
+func (p *pool) with(ctx context.Context, first func(*pgxpool.Conn) error) (*pgxpool.Conn, error) {
+	for again := true; ; again = false {
+		conn, err := p.Acquire(ctx)
+		if err != nil {
+			return nil, p.busy(ctx, err)
+		}
+		if err = first(conn); err == nil {
+			return conn, nil
+		}
+		broken := conn.Conn().IsClosed() && ctx.Err() == nil
+		conn.Release()
+		if !broken || !again {
+			return nil, Fault(err)
+		}
+		p.Reset() // the others are no better
+	}
 }
 
 // busy tells a full pool from a database that does not answer.

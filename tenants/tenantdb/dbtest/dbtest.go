@@ -52,7 +52,7 @@ func New(t testing.TB) *tenantdb.DB {
 // for tests that need two pools on it, or the owner's view.
 func DSN(t testing.TB) string {
 	t.Helper()
-	shared.once.Do(func() { shared.srv, shared.err = startShared() })
+	shared.once.Do(func() { shared.srv, _, shared.err = startCopy(nil) })
 	if shared.err != nil {
 		t.Fatalf("start PostgreSQL for the tests: %v", shared.err)
 	}

@@ -30,28 +30,47 @@ var settings = map[string]string{
 // layoutVersion changes when the way the template is built changes.
 const layoutVersion = "1"
 
-// Server is a server that one test has for itself, to stop and to break.
+// Server is a server that one test has for itself, to stop and to break. Its
+// connection strings stay the same over Halt and Resume.
 type Server struct {
 	*localpg.Server
-	t testing.TB
+	t   testing.TB
+	cfg localpg.Config
 }
 
 // NewServer starts a server of the test's own, on a copy of the migrated
 // cluster, with the given settings over the usual ones. It stops with the test.
 func NewServer(t testing.TB, set map[string]string) *Server {
 	t.Helper()
-	srv, err := startCopy(set)
+	srv, cfg, err := startCopy(set)
 	if err != nil {
 		t.Fatalf("start PostgreSQL for the test: %v", err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := srv.Stop(ctx); err != nil {
-			t.Errorf("stop the test's PostgreSQL: %v", err)
-		}
-	})
-	return &Server{Server: srv, t: t}
+	s := &Server{Server: srv, t: t, cfg: cfg}
+	t.Cleanup(s.Halt)
+	return s
+}
+
+// Halt stops the server cleanly; connections end.
+func (s *Server) Halt() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Stop(ctx); err != nil {
+		s.t.Errorf("stop the test's PostgreSQL: %v", err)
+	}
+}
+
+// Resume starts the halted server again on its data.
+func (s *Server) Resume() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	srv, err := localpg.Start(ctx, s.cfg)
+	if err != nil {
+		s.t.Fatalf("start the test's PostgreSQL again: %v", err)
+	}
+	s.Server = srv
 }
 
 // Database answers the superuser's connection string of a fresh migrated
@@ -69,35 +88,27 @@ func (s *Server) Kill() {
 	}
 }
 
-func startShared() (*localpg.Server, error) { return startCopy(nil) }
-
 // startCopy copies the prepared cluster and starts a server on the copy.
-func startCopy(set map[string]string) (*localpg.Server, error) {
+func startCopy(set map[string]string) (*localpg.Server, localpg.Config, error) {
+	cfg := localpg.Config{Set: over(set), Log: quiet()}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	defer cancel()
 	root, err := cacheDir()
 	if err != nil {
-		return nil, err
+		return nil, cfg, err
 	}
 	prepared, err := prepare(ctx, root)
 	if err != nil {
-		return nil, fmt.Errorf("prepare a migrated cluster: %w", err)
+		return nil, cfg, fmt.Errorf("prepare a migrated cluster: %w", err)
 	}
-	dir, err := os.MkdirTemp(root, "run-")
-	if err != nil {
-		return nil, err
+	if cfg.Dir, err = fleeting(root); err != nil {
+		return nil, cfg, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, err
+	if out, err := exec.CommandContext(ctx, "cp", "-a", "--reflink=auto", filepath.Join(prepared, "data"), cfg.Dir).CombinedOutput(); err != nil {
+		return nil, cfg, fmt.Errorf("copy the migrated cluster: %w: %s", err, out)
 	}
-	// It must be running before anything can go wrong.
-	if err := reaper(dir); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	if out, err := exec.CommandContext(ctx, "cp", "-a", "--reflink=auto", filepath.Join(prepared, "data"), dir).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("copy the migrated cluster: %w: %s", err, out)
-	}
-	return localpg.Start(ctx, localpg.Config{Dir: dir, Set: over(set), Log: quiet()})
+	srv, err := localpg.Start(ctx, cfg)
+	return srv, cfg, err
 }
 
 func over(set map[string]string) map[string]string {
@@ -148,8 +159,8 @@ func prepare(ctx context.Context, root string) (string, error) {
 	if err := sweep(root); err != nil {
 		return "", err
 	}
-	building := filepath.Join(root, "building")
-	if err := os.RemoveAll(building); err != nil { // of a killed builder
+	building, err := fleeting(root)
+	if err != nil {
 		return "", err
 	}
 	srv, err := localpg.Start(ctx, localpg.Config{Dir: building, Set: over(nil), Log: quiet()})
@@ -166,16 +177,35 @@ func prepare(ctx context.Context, root string) (string, error) {
 	return dir, os.Rename(building, dir)
 }
 
-// sweep removes clusters that no test has used for two days.
-func sweep(root string) error {
-	old, err := filepath.Glob(filepath.Join(root, "cluster-*"))
+// fleeting makes a directory that is removed when this process has ended,
+// unless it was renamed by then.
+func fleeting(root string) (string, error) {
+	dir, err := os.MkdirTemp(root, "run-")
 	if err != nil {
-		return err
+		return "", err
 	}
-	for _, dir := range old {
-		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > 48*time.Hour {
-			if err := os.RemoveAll(dir); err != nil {
-				return err
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	if err := reaper(dir); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// sweep removes what no test has used for two days: clusters of former
+// migrations, and what a machine that lost its power has left.
+func sweep(root string) error {
+	for _, pattern := range []string{"cluster-*", "run-*"} {
+		old, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		for _, dir := range old {
+			if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > 48*time.Hour {
+				if err := os.RemoveAll(dir); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -45,6 +45,25 @@ func findAccount(name string) (account, error) {
 	return account{name: name, uid: uid, gid: gid, cred: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 }
 
+// makeDirs makes dir and its missing parents, open for passage whatever the
+// umask is: data/ and run/ inside are closed by their own modes.
+func makeDirs(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeDirs(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o755)
+	}
+	if err == nil {
+		return os.Chmod(dir, 0o755)
+	}
+	if st, statErr := os.Stat(dir); statErr == nil && st.IsDir() {
+		return nil // left as it is
+	}
+	return err
+}
+
 // own makes dir with mode 0700 for the account, or checks that an existing one
 // is a real directory of the account's and closes it to others.
 func (a account) own(dir string) error {

@@ -87,7 +87,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	if s.bin, err = findBinaries(ctx, s.cfg.BinDir, s.data(), s.cfg.Log); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(s.cfg.Dir, 0o755); err != nil {
+	if err := makeDirs(s.cfg.Dir); err != nil {
 		return fmt.Errorf("make the database directory: %w", err)
 	}
 	if err := s.acct.reaches(s.cfg.Dir); err != nil {

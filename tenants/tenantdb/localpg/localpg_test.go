@@ -203,6 +203,7 @@ func waitGone(t *testing.T, pid int) {
 }
 
 func TestLifeOfACluster(t *testing.T) {
+	t.Parallel()
 	dir := home(t)
 	srv := startWith(t, localpg.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
 	if got := one[string](t, srv, `select datcollate || ' ' || pg_encoding_to_char(encoding) from pg_database where datname = 'template1'`); got != "C.UTF-8 UTF8" {
@@ -243,6 +244,7 @@ func TestLifeOfACluster(t *testing.T) {
 }
 
 func TestStopEndsOpenTransactions(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	srv := start(t, dir)
 	conn, err := pgx.Connect(deadline(t), srv.DSN("postgres"))
@@ -260,6 +262,7 @@ func TestStopEndsOpenTransactions(t *testing.T) {
 }
 
 func TestStopInAHurryRecovers(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	srv := start(t, dir)
 	do(t, srv, `create table kept (v int); insert into kept values (7)`)
@@ -275,6 +278,7 @@ func TestStopInAHurryRecovers(t *testing.T) {
 }
 
 func TestKilledPostmasterComesBack(t *testing.T) {
+	t.Parallel()
 	srv := start(t, cluster(t))
 	do(t, srv, `create table kept (v int); insert into kept values (1)`)
 	old := srv.PID()
@@ -352,6 +356,7 @@ func (c *child) line(t *testing.T) string {
 }
 
 func TestKilledParentLeavesACleanCluster(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	c := spawn(t, dir, nil)
 	c.cmd.Process.Kill()
@@ -372,6 +377,7 @@ func TestKilledParentLeavesACleanCluster(t *testing.T) {
 }
 
 func TestKilledParentShutsDown(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	c := spawn(t, dir, nil)
 	c.cmd.Process.Kill()
@@ -387,6 +393,7 @@ func TestKilledParentShutsDown(t *testing.T) {
 }
 
 func TestOrdinaryUser(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("this whole run is as an ordinary user")
 	}
@@ -418,6 +425,7 @@ func TestOrdinaryUser(t *testing.T) {
 }
 
 func TestLogIsBounded(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	if err := os.WriteFile(filepath.Join(dir, "postgres.log"), make([]byte, 8<<20), 0o600); err != nil {
 		t.Fatal(err)

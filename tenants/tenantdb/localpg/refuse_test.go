@@ -29,6 +29,7 @@ func refused(t *testing.T, cfg localpg.Config, words ...string) {
 }
 
 func TestRefusesSecondStarter(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	srv := start(t, dir)
 	refused(t, config(dir), "in use by process", fmt.Sprint(os.Getpid()))
@@ -38,6 +39,7 @@ func TestRefusesSecondStarter(t *testing.T) {
 }
 
 func TestRefusesOtherMajorVersion(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	stop(t, start(t, dir))
 	version := filepath.Join(dir, "data", "PG_VERSION")
@@ -59,6 +61,7 @@ func TestRefusesOtherMajorVersion(t *testing.T) {
 }
 
 func TestRefusesForeignDirectory(t *testing.T) {
+	t.Parallel()
 	dir := home(t)
 	precious := filepath.Join(dir, "data", "thesis.txt")
 	if err := os.MkdirAll(filepath.Dir(precious), 0o755); err != nil {
@@ -73,6 +76,7 @@ func TestRefusesForeignDirectory(t *testing.T) {
 	}
 }
 
+// Not parallel: it sets the umask.
 func TestRefusesUnreachableDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root starts the server as somebody else")
@@ -82,6 +86,7 @@ func TestRefusesUnreachableDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config(filepath.Join(closed, "deep", "pg"))
+	defer syscall.Umask(syscall.Umask(0o077)) // must not close what the server makes itself
 	refused(t, cfg, "may not enter "+closed+" ", "chmod o+x "+closed)
 	if err := os.Chmod(closed, 0o711); err != nil {
 		t.Fatal(err)
@@ -90,18 +95,21 @@ func TestRefusesUnreachableDirectory(t *testing.T) {
 }
 
 func TestRefusesMissingBinaries(t *testing.T) {
+	t.Parallel()
 	cfg := config(home(t))
 	cfg.BinDir = t.TempDir()
 	refused(t, cfg, cfg.BinDir, "has no postgres")
 }
 
 func TestReportsWhyTheServerEnds(t *testing.T) {
+	t.Parallel()
 	cfg := config(cluster(t))
 	cfg.Set = map[string]string{"shared_buffers": "nonsense"}
 	refused(t, cfg, "ended while starting", "shared_buffers")
 }
 
 func TestLongPathGetsAShortSocket(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(home(t), strings.Repeat("long-name/", 12), "pg")
 	srv := start(t, dir)
 	one[int](t, srv, `select 1`)
@@ -119,6 +127,7 @@ func TestLongPathGetsAShortSocket(t *testing.T) {
 }
 
 func TestStalePidFile(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	stop(t, start(t, dir))
 	data, err := os.Stat(filepath.Join(dir, "data"))
@@ -153,6 +162,7 @@ func TestStalePidFile(t *testing.T) {
 }
 
 func TestRefusesServerStartedByHand(t *testing.T) {
+	t.Parallel()
 	dir := cluster(t)
 	srv := start(t, dir)
 	binary, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", srv.PID()))

@@ -1,11 +1,13 @@
 package localpg
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -62,7 +64,8 @@ func takeLock(ctx context.Context, path string) (*os.File, error) {
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	const dying = 500 * time.Millisecond // what a killed process may take to vanish
+	for began := time.Now(); ; {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			break
@@ -71,7 +74,7 @@ func takeLock(ctx context.Context, path string) (*os.File, error) {
 		switch {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			err = fmt.Errorf("lock %s: %w", path, err)
-		case holder != 0 && alive(holder):
+		case holder != 0 && alive(holder) && time.Since(began) > dying:
 			err = fmt.Errorf("the database in %s is in use by process %d: stop that first, or choose another directory", filepath.Dir(path), holder)
 		default:
 			select {
@@ -108,9 +111,17 @@ func readPID(path string) int {
 	return pid
 }
 
+// alive reports whether the process runs; one that has ended and only waits
+// for its parent to take notice does not.
 func alive(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
+	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH)
+	}
+	return !bytes.Contains(stat, []byte(") Z ")) // proc(5): pid (comm) state
 }
 
 // clearStalePID removes a postmaster.pid whose process is provably no server
