@@ -94,6 +94,8 @@ type querySlot struct {
 	wanted  bool
 	strange bool
 	labels  string
+	curve   *curve // of node number at
+	at      int
 }
 
 func (a *asking) note(format string, args ...any) {
@@ -115,11 +117,10 @@ func (a *asking) slotsOf(t *table) []querySlot {
 	return sl
 }
 
-// visit takes one window in. keyOf names the curve of a series, points is the
-// number of its steps.
+// visit takes one window in; steps is the number of points a curve gets.
 func (a *asking) visit(t *target, w *window, tb *table, steps int) {
 	step := stepOf(w, a.q.From, a.q.Step)
-	if step < 0 || step >= a.q.points() || w.ts.After(a.now.Add(aheadOK)) {
+	if step < 0 || step >= a.q.points() {
 		return
 	}
 	slots := a.slotsOf(tb)
@@ -130,30 +131,15 @@ func (a *asking) visit(t *target, w *window, tb *table, steps int) {
 			return
 		}
 		any = true
-		key := pageKey{Node: t.id.String(), Metric: tb.series[i].Metric, Labels: sl.labels}
-		if a.q.Group != "" {
-			key.Node, key.Group = "", t.group
+		if sl.at != a.node {
+			sl.curve, sl.at = a.curve(t, tb, i, sl, steps), a.node
 		}
-		c := a.curves[key]
-		if c == nil {
-			if a.q.Group != "" && len(a.curves) >= maxCohorts {
-				a.full = true
-				return
+		if c := sl.curve; c != nil {
+			if c.group != nil && c.total.node != a.node {
+				c.group.Nodes++
 			}
-			c = &curve{key: key, series: tb.series[i], strange: sl.strange, steps: make([]acc, steps), total: acc{kind: tb.kinds[i]}, name: t.name}
-			if a.q.Group != "" {
-				c.key.Node, c.name = "", ""
-				c.group = &Group{Key: a.q.Group, Value: t.group}
-			}
-			a.curves[key] = c
+			c.add(a.node, step, w.durMS, v)
 		}
-		if c.series.Kind != tb.kinds[i] {
-			return // an unregistered metric that changed its kind: the first one stands
-		}
-		if c.group != nil && c.total.node != a.node {
-			c.group.Nodes++
-		}
-		c.add(a.node, step, w.durMS, v)
 	})
 	if !any {
 		return
@@ -161,6 +147,35 @@ func (a *asking) visit(t *target, w *window, tb *table, steps int) {
 	a.seen, a.ts = true, w.ts
 	a.out.Lost = plus(a.out.Lost, uint64(w.lost))
 	a.out.SkewCorrected = a.out.SkewCorrected || w.skewed
+}
+
+// curve finds or begins the curve of a series of a node; nil when it has no
+// place.
+func (a *asking) curve(t *target, tb *table, i int, sl *querySlot, steps int) *curve {
+	key := pageKey{Metric: tb.series[i].Metric, Labels: sl.labels}
+	if a.q.Group == "" {
+		key.Node = t.id.String()
+	} else {
+		key.Group = t.group
+	}
+	c := a.curves[key]
+	if c == nil {
+		if a.q.Group != "" && len(a.curves) >= maxCohorts {
+			a.full = true
+			return nil
+		}
+		c = &curve{key: key, series: tb.series[i], strange: sl.strange, steps: make([]acc, steps), total: acc{kind: tb.kinds[i]}}
+		if a.q.Group == "" {
+			c.name = t.name
+		} else {
+			c.group = &Group{Key: a.q.Group, Value: t.group}
+		}
+		a.curves[key] = c
+	}
+	if c.series.Kind != tb.kinds[i] {
+		return nil // an unregistered metric that changed its kind: the first one stands
+	}
+	return c
 }
 
 // done ends one node.

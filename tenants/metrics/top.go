@@ -64,7 +64,7 @@ func (a *asking) points(ctx context.Context, best map[string][]winner, total int
 	}
 	again := *a.r
 	again.targets = slices.DeleteFunc(slices.Clone(a.r.targets), func(t target) bool { return !nodes[t.id.String()] })
-	second := &asking{s: a.s, q: a.q, r: &again, now: a.now, node: 1, slots: a.slots, curves: map[pageKey]*curve{}}
+	second := &asking{s: a.s, q: a.q, r: &again, now: a.now, node: 1, slots: map[*table][]querySlot{}, curves: map[pageKey]*curve{}}
 	list := make([]*curve, n)
 	err := again.each(ctx, 0, func(t *target, w *window, tb *table) { second.visit(t, w, tb, a.q.points()) }, func(t *target) bool {
 		second.done(t)
