@@ -38,6 +38,9 @@ func TestEveryTool(t *testing.T) {
 			if tool.Title == "" || len(tool.Description) < 80 || len(tool.Description) > 700 || !strings.Contains(tool.Description, "Use it") && !strings.Contains(tool.Description, "Start here") {
 				t.Errorf("title %q, description of %d bytes: say what it answers, when to use it, what next", tool.Title, len(tool.Description))
 			}
+			if !strings.Contains(instructions, tool.Name) {
+				t.Error("the instructions do not say which question starts with it")
+			}
 			hints := tool.hints()
 			if hints.OpenWorldHint == nil || *hints.OpenWorldHint || hints.ReadOnlyHint == tool.Writes || hints.DestructiveHint == nil || *hints.DestructiveHint != tool.Writes {
 				t.Errorf("hints %+v", hints)
