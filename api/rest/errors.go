@@ -98,12 +98,15 @@ func problemOf(err error, reference string) Problem {
 // fail answers err as a problem document and keeps its cause for the log.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	ctx := r.Context()
-	switch {
-	case errors.Is(context.Cause(ctx), errDeadline):
-		err = fault.New(fault.Deadline, "deadline", "the answer took longer than the server allows").
-			Do("ask for less: a shorter window, fewer nodes or a smaller limit").Because(err)
-	case ctx.Err() != nil:
-		err = fault.New(fault.Deadline, "client_closed", "the caller did not wait for the answer").Because(err)
+	// A refusal that HTTP itself has a word for stands, whatever became of the
+	// connection since: the server's own read deadline ends the context too.
+	if _, exact := reasonStatus[fault.Of(err).Reason]; !exact && ctx.Err() != nil {
+		if errors.Is(context.Cause(ctx), errDeadline) {
+			err = fault.New(fault.Deadline, "deadline", "the answer took longer than the server allows").
+				Do("ask for less: a shorter window, fewer nodes or a smaller limit").Because(err)
+		} else {
+			err = fault.New(fault.Deadline, "client_closed", "the caller did not wait for the answer").Because(err)
+		}
 	}
 	callOf(ctx).err = err
 	h := w.Header()

@@ -1,0 +1,355 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/go-chi/chi/v5"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/fleet"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+)
+
+func document(t testing.TB) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func TestDocumentIsSound(t *testing.T) {
+	doc := document(t)
+	if err := doc.Validate(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if doc.OpenAPI != "3.1.0" {
+		t.Errorf("the document is of OpenAPI %s", doc.OpenAPI)
+	}
+	ids := map[string]bool{}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			if op.OperationID == "" || ids[op.OperationID] || op.Summary == "" || len(op.Tags) != 1 {
+				t.Errorf("%s %s lacks an id of its own, a summary or one tag", method, path)
+			}
+			ids[op.OperationID] = true
+			if op.Responses.Default() == nil {
+				t.Errorf("%s says nothing about other failures", op.OperationID)
+			}
+		}
+	}
+}
+
+// TestDocumentNamesEveryRoute compares both ways.
+func TestDocumentNamesEveryRoute(t *testing.T) {
+	s := New(Config{})
+	var routes, documented []string
+	err := chi.Walk(s.mux, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		routes = append(routes, method+" "+route)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, item := range document(t).Paths.Map() {
+		for method := range item.Operations() {
+			documented = append(documented, method+" "+path)
+		}
+	}
+	slices.Sort(routes)
+	slices.Sort(documented)
+	if d := cmp.Diff(documented, routes); d != "" {
+		t.Errorf("documented and real routes differ (- documented, + real):\n%s", d)
+	}
+	behind := map[string]bool{}
+	for _, op := range operations() {
+		behind[op.id] = true
+	}
+	for _, item := range document(t).Paths.Map() {
+		for _, op := range item.Operations() {
+			if open := op.Security != nil || slices.Contains(op.Tags, "session"); open == behind[op.OperationID] {
+				t.Errorf("%s is documented as open=%v, and the tests of credentials cover it=%v", op.OperationID, open, behind[op.OperationID])
+			}
+		}
+	}
+}
+
+// TestDocumentNamesEveryField holds the schemas against the structs whose
+// JSON is sent: the same members, required unless they can be left out.
+func TestDocumentNamesEveryField(t *testing.T) {
+	doc := document(t)
+	for name, v := range map[string]any{
+		"Problem": Problem{}, "NodeRef": tenants.NodeRef{}, "Truncated": tenants.Truncated{}, "Window": tenants.Window{},
+		"Coverage": tenants.Coverage{}, "NotCovered": tenants.NotCovered{}, "Node": fleet.Node{}, "NodePage": fleet.Page{},
+		"NodeDetail": fleet.NodeDetail{}, "HeadlineValue": fleet.HeadlineValue{}, "Capability": fleet.Capability{},
+		"Capabilities": fleet.NodeCapabilities{}, "ModuleOff": fleet.ModuleOff{}, "ModulesRequest": modulesRequest{}, "Modules": modulesAnswer{},
+		"QuarantineRow": fleet.QuarantineRow{}, "Loss": fleet.Loss{}, "NodeSession": fleet.Session{}, "Overview": fleet.Overview{},
+		"Share": fleet.Share{}, "Worst": fleet.Worst{}, "NodeValue": fleet.NodeValue{}, "CapabilityShare": fleet.CapabilityShare{},
+		"QuarantineShare": fleet.QuarantineShare{}, "MetricsSummary": metrics.Summary{}, "MetricSummary": metrics.MetricSummary{},
+		"LabelRow": metrics.LabelRow{}, "Stats": metrics.Stats{}, "MetricsQuery": metrics.Result{}, "Series": metrics.Series{}, "Group": metrics.Group{},
+		"SessionRequest": signInRequest{}, "Liveness": liveness{}, "Readiness": readyAnswer{}, "Version": Version{},
+	} {
+		ref := doc.Components.Schemas[name]
+		if ref == nil {
+			t.Errorf("no schema %s", name)
+			continue
+		}
+		props, required := flatten(ref.Value)
+		fields, always := fieldsOf(reflect.TypeOf(v))
+		if d := cmp.Diff(props, fields); d != "" {
+			t.Errorf("%s: members differ (- documented, + sent):\n%s", name, d)
+		}
+		if d := cmp.Diff(required, always); d != "" {
+			t.Errorf("%s: required members differ (- documented, + always sent):\n%s", name, d)
+		}
+	}
+	// Session is what two structs send: with a cookie and with a bearer.
+	props, required := flatten(doc.Components.Schemas["Session"].Value)
+	fields, _ := fieldsOf(reflect.TypeOf(auth.SessionView{}))
+	_, always := fieldsOf(reflect.TypeOf(caller{}))
+	if d := cmp.Diff(props, fields) + cmp.Diff(required, always); d != "" {
+		t.Errorf("Session: %s", d)
+	}
+	var kinds []string
+	for _, k := range fault.Kinds() {
+		kinds = append(kinds, k.String())
+	}
+	if d := cmp.Diff(words(doc.Components.Schemas["Problem"].Value.Properties["kind"].Value.Enum), kinds); d != "" {
+		t.Errorf("kinds of problems: %s", d)
+	}
+	var states []string
+	for _, s := range fleet.Statuses() {
+		states = append(states, string(s))
+	}
+	if d := cmp.Diff(words(doc.Components.Schemas["NodeStatus"].Value.Enum), states); d != "" {
+		t.Errorf("states of nodes: %s", d)
+	}
+}
+
+func words(in []any) (out []string) {
+	for _, v := range in {
+		out = append(out, v.(string))
+	}
+	return out
+}
+
+func flatten(s *openapi3.Schema) (props, required []string) {
+	for name := range s.Properties {
+		props = append(props, name)
+	}
+	required = append(required, s.Required...)
+	for _, part := range s.AllOf {
+		p, r := flatten(part.Value)
+		props, required = append(props, p...), append(required, r...)
+	}
+	slices.Sort(props)
+	slices.Sort(required)
+	return props, required
+}
+
+func fieldsOf(t reflect.Type) (all, always []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			a, b := fieldsOf(f.Type)
+			all, always = append(all, a...), append(always, b...)
+			continue
+		}
+		all = append(all, name)
+		if !strings.Contains(opts, "omitempty") {
+			always = append(always, name)
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(always)
+	return all, always
+}
+
+// TestRealAnswersMatchTheDocument validates what the real services answer.
+func TestRealAnswersMatchTheDocument(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t)
+	seen := map[string]bool{}
+	check := func(op *openapi3.Operation, r reply) {
+		t.Helper()
+		resp := op.Responses.Status(r.StatusCode)
+		if resp == nil {
+			resp = op.Responses.Default()
+			if r.StatusCode < 400 {
+				t.Errorf("%s answers %d, which is not documented", op.OperationID, r.StatusCode)
+			}
+		}
+		seen[op.OperationID] = true
+		for h, ref := range resp.Value.Headers {
+			if r.Header.Get(h) == "" && h != "Retry-After" && !(h == auth.ReferenceHeader && r.StatusCode < 500) && !(h == "WWW-Authenticate" && r.StatusCode != 401) {
+				t.Errorf("%s %d lacks the header %s (%s)", op.OperationID, r.StatusCode, h, ref.Value.Description)
+			}
+		}
+		if len(resp.Value.Content) == 0 {
+			if len(r.body) != 0 {
+				t.Errorf("%s %d has a body that is not documented", op.OperationID, r.StatusCode)
+			}
+			return
+		}
+		mt := resp.Value.Content.Get(r.Header.Get("Content-Type"))
+		if mt == nil {
+			t.Errorf("%s %d answers %s, which is not documented", op.OperationID, r.StatusCode, r.Header.Get("Content-Type"))
+			return
+		}
+		if r.Header.Get("Content-Type") == "application/yaml" {
+			return
+		}
+		dec := json.NewDecoder(strings.NewReader(string(r.body)))
+		dec.UseNumber()
+		var exact any
+		if err := dec.Decode(&exact); err != nil {
+			t.Fatal(err)
+		}
+		exactNumbers(t, op.OperationID, exact)
+		var v any
+		if err := json.Unmarshal(r.body, &v); err != nil {
+			t.Fatal(err)
+		}
+		if err := doc.ValidateSchemaJSON(mt.Schema.Value, v); err != nil {
+			t.Errorf("%s %d does not match: %v\n%s", op.OperationID, r.StatusCode, err, r.body)
+		}
+	}
+	find := func(id string) *openapi3.Operation {
+		for _, item := range doc.Paths.Map() {
+			for _, op := range item.Operations() {
+				if op.OperationID == id {
+					return op
+				}
+			}
+		}
+		t.Fatalf("no operation %s", id)
+		return nil
+	}
+	for _, op := range operations() {
+		o := find(op.id)
+		for _, token := range []string{w.admin, w.restricted, w.read, w.hollow, ""} {
+			check(o, w.do(op.method, op.target("acme", w.db), token, op.body))
+		}
+		check(o, w.do(op.method, op.target("acme", w.foreign), w.admin, op.body))
+		sep := "?"
+		if strings.Contains(op.path, "?") {
+			sep = "&"
+		}
+		check(o, w.do(op.method, op.target("acme", w.db)+sep+"nonsense=1", w.admin, op.body))
+	}
+	for _, target := range []string{"/metrics/summary?module=network", "/metrics/summary?module=storage", "/metrics/query?metrics=network.drops&top=3&by=sum", "/metrics/query?metrics=network.active&group=role", "/nodes?limit=1", "/nodes?status=online,stale&labels=role=db&limit=1000000000", "/nodes?search=web"} {
+		id := map[bool]string{true: "listNodes", false: "queryMetrics"}[strings.HasPrefix(target, "/nodes")]
+		if strings.HasPrefix(target, "/metrics/summary") {
+			id = "getMetricsSummary"
+		}
+		r := w.do("GET", "/t/acme/api/v1"+target, w.read, "")
+		if r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", target, r.StatusCode, r.body)
+		}
+		check(find(id), r)
+	}
+	in := w.do("POST", "/t/acme/api/v1/session", "", `{"token":"`+w.read+`"}`)
+	check(find("createSession"), in)
+	check(find("createSession"), w.do("POST", "/t/acme/api/v1/session", "", `{"token":"x"}`))
+	check(find("getSession"), w.do("GET", "/t/acme/api/v1/session", w.read, ""))
+	check(find("getSession"), w.do("GET", "/t/acme/api/v1/session", "", ""))
+	check(find("getSession"), w.do("GET", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)}))
+	check(find("deleteSession"), w.do("DELETE", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)}))
+	check(find("deleteSession"), w.do("DELETE", "/t/acme/api/v1/session", "", ""))
+	check(find("getOpenAPI"), w.do("GET", "/api/v1/openapi.yaml", "", ""))
+	check(find("getLiveness"), w.do("GET", "/healthz", "", ""))
+	check(find("getReadiness"), w.do("GET", "/readyz", "", ""))
+	check(find("getVersion"), w.do("GET", "/version", "", ""))
+	for _, item := range doc.Paths.Map() {
+		for _, op := range item.Operations() {
+			if !seen[op.OperationID] {
+				t.Errorf("%s was never asked for real", op.OperationID)
+			}
+		}
+	}
+}
+
+// exactNumbers refuses whole numbers that a double cannot hold.
+func exactNumbers(t *testing.T, where string, v any) {
+	t.Helper()
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if k != "mean" { // a quotient, never exact
+				exactNumbers(t, where+"."+k, e)
+			}
+		}
+	case []any:
+		for _, e := range v {
+			exactNumbers(t, where+"[]", e)
+		}
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil && (n >= 1<<53 || n <= -1<<53) {
+			t.Errorf("%s is the number %s; from 2^53 on it must be text", where, v)
+		}
+	}
+}
+
+// TestDocumentNamesEveryParameter asks each operation for a parameter that
+// does not exist; the refusal lists those that do.
+func TestDocumentNamesEveryParameter(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t)
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			var want []string
+			for _, p := range append(slices.Clone(item.Parameters), op.Parameters...) {
+				if p.Value.In == "query" {
+					want = append(want, p.Value.Name)
+				}
+			}
+			slices.Sort(want)
+			target := strings.NewReplacer("{tenant}", "acme", "{node}", w.db.String()).Replace(path)
+			extra := "?nonsense=1"
+			for _, o := range operations() {
+				if _, q, ok := strings.Cut(o.path, "?"); ok && o.id == op.OperationID {
+					extra = "?" + strings.ReplaceAll(q, "{node}", w.db.String()) + "&nonsense=1"
+				}
+			}
+			r := w.do(method, target+extra, w.admin, "")
+			if r.StatusCode != 400 {
+				t.Errorf("%s takes a parameter that does not exist: %d", op.OperationID, r.StatusCode)
+				continue
+			}
+			p := r.problem(t)
+			_, list, _ := strings.Cut(p.Detail, "known are ")
+			var got []string
+			if list != "" {
+				got = strings.Split(list, ", ")
+			}
+			if d := cmp.Diff(want, got); d != "" || p.Field != "nonsense" || p.Reason != "unknown_parameter" {
+				t.Errorf("%s: %+v, parameters differ (- documented, + read):\n%s", op.OperationID, p, d)
+			}
+		}
+	}
+}
+
+func TestDocumentIsServedToEveryone(t *testing.T) {
+	s := New(Config{Log: quiet()})
+	r := doOn(s, "GET", "/api/v1/openapi.yaml", "", "")
+	if r.StatusCode != 200 || string(r.body) != string(OpenAPI()) || r.Header.Get("Content-Type") != "application/yaml" {
+		t.Errorf("%d %v", r.StatusCode, r.Header)
+	}
+	r = doOn(s, "GET", "/api/v1/openapi.yaml", "", "", header{"If-None-Match", `"x", W/` + r.Header.Get("ETag")})
+	if r.StatusCode != 304 || len(r.body) != 0 {
+		t.Errorf("with its ETag: %d and %d bytes", r.StatusCode, len(r.body))
+	}
+}

@@ -1,0 +1,302 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/directory"
+	"github.com/telltale-dev/telltale/tenants/fleet"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/tenants/tenantdb/dbtest"
+)
+
+// world is the real server side without a network: two tenants with nodes and
+// numbers, and a token of every sort.
+type world struct {
+	t       testing.TB
+	fleet   *fleet.Service
+	metrics *metrics.Service
+	dir     *directory.Service
+	cfg     Config
+	srv     *Server
+	log     *logLines
+
+	web, db    tenants.NodeID // acme's nodes; the restricted token sees db alone
+	foreign    tenants.NodeID // globex's node
+	read       string         // acme, telltale:read
+	admin      string         // acme, telltale:admin
+	hollow     string         // acme, telltale:payloads, which grants nothing alone
+	restricted string         // acme, telltale:admin, only nodes with role=db
+	expired    string         // acme, of the past
+	globex     string         // globex, telltale:admin
+}
+
+const origin = "http://127.0.0.1:8400"
+
+func registry() *inspector.Registry {
+	r := &inspector.Registry{}
+	r.Add(inspector.Component{Name: "network", Title: "Network", Probe: true, Signals: []string{"tcp"}, Metrics: []inspector.Metric{
+		{Name: "network.opens", Kind: inspector.Delta, Unit: inspector.Count, Help: "opens", Signal: "tcp", Headline: true},
+		{Name: "network.active", Kind: inspector.Gauge, Unit: inspector.Count, Help: "active", Headline: true},
+		{Name: "network.drops", Kind: inspector.Delta, Unit: inspector.Count, Help: "drops", Labels: []string{"reason"}},
+		{Name: "network.rtt", Kind: inspector.Histogram, Unit: inspector.Nanoseconds, Help: "rtt"},
+	}})
+	r.Add(inspector.Component{Name: "storage", Title: "Storage", Probe: true, Signals: []string{"io"}, Metrics: []inspector.Metric{
+		{Name: "storage.reads", Kind: inspector.Delta, Unit: inspector.Count, Help: "reads", Labels: []string{"device"}},
+	}})
+	return r
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, log: &logLines{}}
+	log := slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	db := dbtest.New(t)
+	reg := registry()
+	w.dir = directory.New(db, quiet, directory.Config{TenantTTL: time.Millisecond})
+	acc := access.New(db, quiet, nil)
+	w.fleet = fleet.New(db, reg, fleet.Config{Replica: "test"}, quiet)
+	w.metrics = metrics.New(db, reg, metrics.Config{}, quiet)
+
+	site, err := auth.NewSite(auth.SiteConfig{PublicURL: origin, AllowedHosts: []string{"example.com"}})
+	w.must(err)
+	tokens := auth.NewOperatorTokens(acc, nil, auth.OperatorConfig{TTL: time.Millisecond})
+	verifier := auth.NewVerifier(w.dir, tokens)
+	sessions := auth.NewSessions(site, verifier, tokens, acc, nil, time.Millisecond)
+	challenger := auth.NewChallenger(site, w.dir, nil, log)
+	w.cfg = Config{
+		Log:    log,
+		Guards: Guards{Gate: auth.NewGate(site, verifier, sessions, challenger), Fence: auth.NewFence(site), Sessions: sessions, Challenger: challenger},
+		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics,
+		Ready:   []Check{{Name: "database", Ask: func(context.Context) error { return nil }}},
+		Version: Version{Version: "0.1.0", Commit: "abcdef", Go: "go1.26"},
+		Own:     prometheus.NewRegistry(),
+		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "page")
+		}),
+	}
+	w.srv = New(w.cfg)
+
+	acme, globex := w.tenant("acme"), w.tenant("globex")
+	w.web = w.node(acme, "web-1", map[string]string{"role": "web"})
+	w.db = w.node(acme, "db-1", map[string]string{"role": "db"})
+	w.foreign = w.node(globex, "secret-host", map[string]string{"role": "db"})
+	mint := func(tn tenants.Tenant, spec access.TokenSpec) string {
+		secret, _, err := acc.CreateToken(context.Background(), auth.Local(tn, "test", tenants.Admin), spec)
+		w.must(err)
+		return secret
+	}
+	w.read = mint(acme, access.TokenSpec{Name: "reader", Scopes: tenants.Read})
+	w.admin = mint(acme, access.TokenSpec{Name: "admin", Scopes: tenants.Admin})
+	w.hollow = mint(acme, access.TokenSpec{Name: "hollow", Scopes: tenants.Payloads})
+	w.restricted = mint(acme, access.TokenSpec{Name: "restricted", Scopes: tenants.Admin, Nodes: tenants.Selector{Labels: map[string]string{"role": "db"}}})
+	w.globex = mint(globex, access.TokenSpec{Name: "globex", Scopes: tenants.Admin})
+	past := access.New(db, quiet, func() time.Time { return time.Now().Add(-48 * time.Hour) })
+	yesterday := time.Now().Add(-24 * time.Hour)
+	secret, _, err := past.CreateToken(context.Background(), auth.Local(acme, "test", tenants.Admin), access.TokenSpec{Name: "old", Scopes: tenants.Read, ExpiresAt: &yesterday})
+	w.must(err)
+	w.expired = secret
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) tenant(slug string) tenants.Tenant {
+	w.t.Helper()
+	tn, err := w.dir.CreateTenant(context.Background(), slug, slug)
+	w.must(err)
+	return tn
+}
+
+// node enrols a node, opens its stream, and stores two windows of it.
+func (w *world) node(tn tenants.Tenant, name string, labels map[string]string) tenants.NodeID {
+	w.t.Helper()
+	ctx := context.Background()
+	secret, _, err := w.dir.CreateEnrolToken(ctx, auth.Local(tn, "test", tenants.Admin), directory.EnrolTokenSpec{Labels: labels})
+	w.must(err)
+	_, id, err := w.dir.RedeemEnrolToken(ctx, secret, directory.NodeFacts{Name: name, MachineID: "m-" + name, BootID: "b", OS: "linux", Arch: "amd64", Kernel: "6.18", AgentVersion: "0.1.0"})
+	w.must(err)
+	sc := tenants.Scope{Tenant: tn.ID, Slug: tn.Slug, Principal: tenants.Principal{Kind: tenants.NodePrincipal, ID: id.String()}, Nodes: tenants.Selector{IDs: []tenants.NodeID{id}}}
+	_, err = w.fleet.SessionOpened(ctx, sc, fleet.SessionFacts{Remote: "192.0.2.1:1", MachineID: "m-" + name, BootID: "b", AgentVersion: "0.1.0", Kernel: "6.18", OS: "linux", Arch: "amd64"})
+	w.must(err)
+	w.must(w.fleet.RecordCapabilities(ctx, sc, []inspector.Capability{
+		{Component: "network", Signal: "tcp", Level: inspector.Full, Source: inspector.SourceBPF},
+		{Component: "storage", Signal: "io", Level: inspector.Off, Reason: "no block devices"},
+	}))
+	w.must(w.fleet.Quarantine(ctx, sc, "malformed", "an example", 2))
+	w.windows(sc)
+	return id
+}
+
+func (w *world) windows(sc tenants.Scope) {
+	w.t.Helper()
+	ctx := context.Background()
+	w.must(w.metrics.EnsurePartitions(ctx))
+	layout := inspector.NewLayout("network", []inspector.Series{
+		{Metric: "network.opens", Kind: inspector.Delta, Unit: inspector.Count},
+		{Metric: "network.active", Kind: inspector.Gauge, Unit: inspector.Count},
+		{Metric: "network.drops", Kind: inspector.Delta, Unit: inspector.Count, Labels: []inspector.Label{{Key: "reason", Value: "NO_SOCKET"}}},
+		{Metric: "network.rtt", Kind: inspector.Histogram, Unit: inspector.Nanoseconds},
+	})
+	pos, err := w.metrics.OpenStream(ctx, sc, 0, 1)
+	w.must(err)
+	_, err = w.metrics.PutLayout(ctx, sc, layout.AppendBinary(nil))
+	w.must(err)
+	end := time.Now().Truncate(10 * time.Second)
+	values := make([]inspector.Value, len(layout.Series))
+	for i, s := range layout.Series {
+		values[i] = inspector.Value{OK: true, Gauge: 3}
+		switch s.Kind {
+		case inspector.Delta:
+			values[i] = inspector.Value{OK: true, Delta: 1 << 55} // more than a double holds exactly
+		case inspector.Histogram:
+			values[i] = inspector.Value{OK: true, Sum: 1 << 56, Hist: []uint64{1, 2, 3}}
+		}
+	}
+	var batch []metrics.Checked
+	for i := range uint64(2) {
+		at := end.Add(time.Duration(i) * 10 * time.Second).Add(-20 * time.Second)
+		c, err := w.metrics.Check(ctx, sc, metrics.Report{Epoch: pos.Epoch, Seq: pos.HighSeq + i + 1, Layout: layout.Hash, Start: at, End: at.Add(10 * time.Second),
+			Packed: inspector.AppendValues(nil, layout.Series, values), Samples: 10}, 0)
+		w.must(err)
+		batch = append(batch, c)
+	}
+	out, err := w.metrics.Write(ctx, batch)
+	w.must(err)
+	for _, o := range out {
+		if o.Status != metrics.Stored {
+			w.t.Fatalf("a window was %s %s: %v", o.Status, o.Reason, o.Err)
+		}
+	}
+}
+
+// reply is one answer with its body read.
+type reply struct {
+	*http.Response
+	body []byte
+}
+
+func (r reply) problem(t testing.TB) Problem {
+	t.Helper()
+	var p Problem
+	if err := json.Unmarshal(r.body, &p); err != nil || r.Header.Get("Content-Type") != "application/problem+json" {
+		t.Fatalf("no problem document but %s: %q (%v)", r.Header.Get("Content-Type"), r.body, err)
+	}
+	return p
+}
+
+type header struct{ key, value string }
+
+// do asks the server without a network. token "" sends none.
+func (w *world) do(method, target, token, body string, headers ...header) reply {
+	w.t.Helper()
+	return doOn(w.srv, method, target, token, body, headers...)
+}
+
+func doOn(h http.Handler, method, target, token, body string, headers ...header) reply {
+	var rd io.Reader
+	if body != "" {
+		rd = strings.NewReader(body)
+	}
+	r := httptest.NewRequest(method, target, rd)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	for _, h := range headers {
+		r.Header.Set(h.key, h.value)
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	res := rec.Result()
+	b, _ := io.ReadAll(res.Body) // from memory
+	return reply{res, b}
+}
+
+// logLines keeps what was logged.
+type logLines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// find returns the last access line with the reference.
+func (l *logLines) find(reference string) (map[string]any, error) {
+	var found map[string]any
+	for line := range strings.Lines(l.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			return nil, err
+		}
+		if m["msg"] == "request" && m["reference"] == reference {
+			found = m
+		}
+	}
+	if found == nil {
+		return nil, errors.New("no access line with reference " + reference)
+	}
+	return found, nil
+}
+
+// operations lists one sound call of every operation of the API behind a
+// credential.
+type operation struct {
+	id     string // operationId of openapi.yaml
+	method string
+	path   string // below /t/{tenant}/api/v1, with {node}
+	body   string
+	need   tenants.Scopes
+	status int
+}
+
+func operations() []operation {
+	return []operation{
+		{"getOverview", "GET", "/overview", "", tenants.Read, 200},
+		{"listNodes", "GET", "/nodes", "", tenants.Read, 200},
+		{"getNode", "GET", "/nodes/{node}", "", tenants.Read, 200},
+		{"getCapabilities", "GET", "/nodes/{node}/capabilities", "", tenants.Read, 200},
+		{"setModules", "PUT", "/nodes/{node}/modules", `{"off":["network"]}`, tenants.Admin, 200},
+		{"getMetricsSummary", "GET", "/metrics/summary?module=network&node={node}", "", tenants.Read, 200},
+		{"queryMetrics", "GET", "/metrics/query?metrics=network.opens,network.active,network.rtt&node={node}", "", tenants.Read, 200},
+	}
+}
+
+func (o operation) target(tenant string, node fmt.Stringer) string {
+	return "/t/" + tenant + "/api/v1" + strings.ReplaceAll(o.path, "{node}", node.String())
+}
