@@ -70,7 +70,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	if !exitTellsLast() {
 		exit = processProgOnExitLive
 	}
-	c := &Collector{cfg: cfg, last: time.Now(), missed: map[string]uint64{}, programs: map[string][]string{
+	c := &Collector{cfg: cfg, missed: map[string]uint64{}, programs: map[string][]string{
 		process.SignalRunQueue: {processProgOnWakeup, processProgOnWakeupNew, processProgOnSwitch},
 		process.SignalFork:     {processProgOnFork},
 		process.SignalExec:     {processProgOnExec},
@@ -98,6 +98,14 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	if c.useProc {
 		c.proc.step() // the first reading: increases start here
 	}
+	if m := c.set.Map(processMapTotals); m != nil {
+		// What was counted while the programs were loaded is in no window.
+		var err error
+		if c.lastSums, err = readSums(m); err != nil {
+			log.Warn("no first reading of the map", "error", err)
+		}
+	}
+	c.last = time.Now()
 	c.shown = newSeries(offered, c.set.Running(c.programs[process.SignalRunQueue]...), c.set.Running(c.programs[process.SignalFork]...))
 	return c
 }

@@ -84,7 +84,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	if cfg.Sys == "" {
 		cfg.Sys = "/sys"
 	}
-	c := &Collector{cfg: cfg, log: log, last: time.Now()}
+	c := &Collector{cfg: cfg, log: log}
 	disable := map[string]string{}
 	if c.disabled(storage.SignalRequests) && c.disabled(storage.SignalLatency) {
 		disable[storageProgRqComplete] = switchedOff
@@ -95,6 +95,10 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	c.set = bpfload.Open(spec, []bpfload.Program{{Name: storageProgRqComplete}, {Name: storageProgRqError}}, disable, log)
 	if m, o := c.set.Map(storageMapDevices), c.set.Map(storageMapOther); m != nil && o != nil {
 		c.maps = newRequestMaps(c.set, m, o)
+		// What was counted while the programs were loaded is in no window.
+		if err := c.maps.add(map[string]*device{}, &inspector.Window{}); err != nil {
+			log.Warn("no first reading of the maps", "error", err)
+		}
 	}
 	caps := map[string]inspector.Level{}
 	for _, signal := range c.Capabilities() {
@@ -106,6 +110,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 			}
 		}
 	}
+	c.last = time.Now()
 	c.shown = newSeries(func(signal string) bool { return caps[signal] != inspector.Off })
 	return c
 }
