@@ -31,6 +31,8 @@ const (
 	maxLine     = 4 << 20          // bytes of one message on standard input
 	maxInFlight = 64               // requests at once; more wait in the pipe
 	drainTime   = 75 * time.Second // how long the end of input waits for answers
+	startTime   = 30 * time.Second // for initialize, which everything else waits for
+	answerTime  = 5 * time.Minute  // for any other answer but a stream
 )
 
 // JSON-RPC error codes.
@@ -166,7 +168,7 @@ func (p *proxy) accept(ctx context.Context, raw []byte, slots chan struct{}, wor
 		p.cancelFlight(m.cancels())
 		return // nobody else can act on it: the server keeps no session
 	}
-	reqCtx, cancel := context.WithCancel(ctx)
+	reqCtx, cancel := m.bounded(ctx)
 	if m.call() {
 		p.mu.Lock()
 		p.flights[m.key()] = cancel

@@ -137,7 +137,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := t.base.RoundTrip(r)
 	var failure error
 	switch {
-	case err != nil && r.Context().Err() == nil:
+	case err != nil && !errors.Is(r.Context().Err(), context.Canceled):
 		failure = &offlineError{t.ep.url, err}
 	case err == nil && res.StatusCode >= 300:
 		failure = refusalOf(t.ep.url, res)

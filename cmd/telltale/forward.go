@@ -52,6 +52,17 @@ func readMessage(raw []byte) (message, *lineError) {
 
 func (m message) call() bool { return m.Method != "" && m.ID != nil }
 
+// bounded gives the request the time that it may take.
+func (m message) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch m.Method {
+	case "initialize":
+		return context.WithTimeout(ctx, startTime)
+	case "subscriptions/listen":
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, answerTime)
+}
+
 // key names the request among those in flight.
 func (m message) key() string {
 	if m.Method == "subscriptions/listen" {
@@ -235,7 +246,7 @@ func (p *proxy) learn(m message, result json.RawMessage) {
 // away answers a request whose server did not. A request that its client
 // cancelled gets no answer.
 func (p *proxy) away(ctx context.Context, m message, err *offlineError) {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
 	fmt.Fprintf(p.errw, "telltale mcp: %v\n", err)

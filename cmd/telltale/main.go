@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // version is set when the program is built.
@@ -27,6 +28,9 @@ const (
 	exitUsage   = 2 // the command line or its settings are wrong
 	exitOffline = 3 // no server answered
 )
+
+// patience is how long a command may take in all.
+const patience = 2 * time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -104,6 +108,11 @@ func run(ctx context.Context, e env) int {
 			_, _ = io.WriteString(e.out, c.usage())
 			return exitOK
 		}
+		if c.name != "mcp" { // which lives as long as its client
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, patience)
+			defer cancel()
+		}
 		if err := c.run(ctx, e, f); err != nil {
 			return fail(e, c.name, err)
 		}
@@ -129,6 +138,9 @@ func fail(e env, name string, err error) int {
 		return exitUsage
 	case errors.As(err, &away):
 		fmt.Fprintf(e.err, "telltale %s: %s\n", name, away)
+		return exitOffline
+	case errors.Is(err, context.DeadlineExceeded):
+		fmt.Fprintf(e.err, "telltale %s: no answer within %s; check the server, or ask for less\n", name, patience)
 		return exitOffline
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintf(e.err, "telltale %s: interrupted\n", name)
