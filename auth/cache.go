@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // loadTimeout ends a look-up whoever waits for it.
@@ -78,7 +80,7 @@ func (c *cache[V]) load(ctx context.Context, key string, maxAge time.Duration, f
 			return f.val, f.found, f.err
 		case <-ctx.Done():
 			var zero V
-			return zero, false, ctx.Err()
+			return zero, false, fault.New(fault.Deadline, "canceled", "the caller went away before the answer").Because(ctx.Err())
 		}
 	}
 	c.fly(ctx, key, now, f, fetch)

@@ -60,11 +60,15 @@ func (c *Challenger) Refuse(w http.ResponseWriter, r *http.Request, slug string,
 	w.Header().Set("Cache-Control", "no-store")
 	f, ok := errors.AsType[*Failure](err)
 	if !ok {
-		c.log.Error("credential not verified", "reference", ref, "tenant", slug, "path", r.URL.Path, "err", err)
+		level := slog.LevelError
+		if r.Context().Err() != nil {
+			level = slog.LevelDebug // the client went away, nobody is wrong
+		}
+		c.log.Log(r.Context(), level, "credential not verified", "reference", ref, "tenant", known(slug), "err", err)
 		Problem(w, err)
 		return
 	}
-	c.log.Info("credential refused", "reference", ref, "tenant", slug, "path", r.URL.Path, "class", f.Class, "from", c.site.ClientAddr(r))
+	c.log.Info("credential refused", "reference", ref, "tenant", known(slug), "class", f.Class, "from", c.site.ClientAddr(r))
 	if f.Status() == http.StatusUnauthorized {
 		parts := c.link(r.Context(), slug)
 		if f.Class != NoToken {
@@ -81,7 +85,7 @@ func (c *Challenger) Refuse(w http.ResponseWriter, r *http.Request, slug string,
 func (c *Challenger) InsufficientScope(w http.ResponseWriter, r *http.Request, s tenants.Scope, need tenants.Scopes) {
 	ref := Reference(w)
 	w.Header().Set("Cache-Control", "no-store")
-	c.log.Info("scope missing", "reference", ref, "tenant", s.Slug, "path", r.URL.Path, "principal", s.Principal.ID, "kind", s.Principal.Kind, "granted", s.Granted.String(), "needed", need.String())
+	c.log.Info("scope missing", "reference", ref, "tenant", s.Slug, "principal", s.Principal.ID, "kind", s.Principal.Kind, "granted", s.Granted.String(), "needed", need.String())
 	parts := append([]string{param("error", "insufficient_scope"), param("scope", (s.Granted | need).String())}, c.link(r.Context(), s.Slug)...)
 	challenge(w, parts)
 	err := s.Require(need)
@@ -89,6 +93,14 @@ func (c *Challenger) InsufficientScope(w http.ResponseWriter, r *http.Request, s
 		err = fault.New(fault.Denied, "insufficient_scope", "this needs another scope")
 	}
 	problem(w, http.StatusForbidden, fault.Of(err))
+}
+
+// known keeps what a stranger wrote into the path out of the log.
+func known(slug string) string {
+	if tenants.CheckSlug(slug) != nil {
+		return "none"
+	}
+	return slug
 }
 
 // link is the metadata parameter, for a tenant that has an issuer.

@@ -122,6 +122,7 @@ func TestRefusalIsLogged(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", NewGate(r.site, r.verifier, nil, ch).Bearer(http.NotFoundHandler()))
 	r.Handler = mux
+	r.do("GET", "/t/"+theirs+"/mcp", "", "Authorization", "Bearer "+theirs) // pasted in the wrong place
 	w := r.do("GET", "/t/acme/mcp", "", "Authorization", "Bearer "+theirs)
 	line := out.String()
 	if !strings.Contains(line, "class=wrong_tenant") || !strings.Contains(line, "reference="+w.Header().Get(ReferenceHeader)) || strings.Contains(line, "tt_") {

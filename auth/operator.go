@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"time"
@@ -120,72 +119,4 @@ func within(nets []netip.Prefix, from netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// UseStore notes when credentials were last used. Unknown ids are ignored.
-type UseStore interface {
-	TouchTokens(ctx context.Context, t tenants.TenantID, uses map[string]time.Time) error
-	TouchSessions(ctx context.Context, t tenants.TenantID, uses map[string]time.Time) error
-}
-
-const (
-	useGrain = time.Minute      // a later use within this of the last one is not written
-	useFlush = 10 * time.Second // how long noted uses wait for one write
-	maxUses  = 10_000           // uses waiting at most; more are dropped and counted
-)
-
-// Uses collects last uses of tokens and sessions and writes them in batches,
-// so that a busy credential costs one write a minute. A nil Uses notes nothing.
-type Uses struct {
-	store UseStore
-	log   *slog.Logger
-	pending
-}
-
-// NewUses makes the collector; Run does the writing.
-func NewUses(store UseStore, log *slog.Logger) *Uses {
-	return &Uses{store: store, log: log, pending: pending{m: map[useKey]time.Time{}, wrote: map[useKey]time.Time{}}}
-}
-
-// Run writes what was noted every 10 s, and once more when ctx ends.
-func (u *Uses) Run(ctx context.Context) error {
-	tick := time.NewTicker(useFlush)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			u.flush(ctx)
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-			defer cancel()
-			u.flush(last)
-			return nil
-		}
-	}
-}
-
-func (u *Uses) flush(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
-	defer cancel()
-	for batch, uses := range u.take() {
-		write := u.store.TouchTokens
-		if batch.session {
-			write = u.store.TouchSessions
-		}
-		if err := write(ctx, batch.tenant, uses); err != nil {
-			u.log.Warn("last use of credentials not noted", "tenant", batch.tenant, "uses", len(uses), "err", err)
-		}
-	}
-}
-
-func (u *Uses) token(t tenants.TenantID, id string, last *time.Time, now time.Time) {
-	if u != nil && (last == nil || now.Sub(*last) >= useGrain) {
-		u.note(useKey{useBatch{t, false}, id}, now)
-	}
-}
-
-func (u *Uses) session(t tenants.TenantID, id string, last, now time.Time) {
-	if u != nil && now.Sub(last) >= useGrain {
-		u.note(useKey{useBatch{t, true}, id}, now)
-	}
 }
