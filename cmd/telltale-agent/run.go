@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/collectors"
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/all"
+	"github.com/telltale-dev/telltale/agent/runner"
+	"github.com/telltale-dev/telltale/agent/uplink"
+)
+
+// The stop takes this long at most: the collectors close, then what is queued
+// gets its chance to arrive.
+const (
+	stopCollectors = 2 * time.Second
+	stopAll        = 4800 * time.Millisecond
+)
+
+// runConfig is the configuration of `telltale-agent run`.
+type runConfig struct {
+	admission
+	interval   time.Duration
+	off        []string // modules
+	signalsOff []string // "component.signal"
+	proc, sys  string
+	queue      int
+	queueMiB   int
+	memoryMiB  int
+	oomScore   int
+	logLevel   string
+}
+
+func (c *runConfig) settings(e env) []setting {
+	return append(c.admission.settings(e), []setting{
+		{name: "interval", def: "10s", help: "length of a window", set: span(&c.interval, time.Second, time.Minute)},
+		{name: "modules-off", help: "modules to keep off, with commas", set: words(&c.off)},
+		{name: "signals-off", help: "single signals to keep off as COMPONENT.SIGNAL, with commas", set: words(&c.signalsOff)},
+		{name: "proc", def: "/proc", help: "where procfs is mounted", set: text(&c.proc)},
+		{name: "sys", def: "/sys", help: "where sysfs is mounted", set: text(&c.sys)},
+		{name: "queue", def: strconv.Itoa(uplink.DefaultQueueItems), help: "windows kept at most while the server is away", set: number(&c.queue, 16, 1_000_000)},
+		{name: "queue-mib", def: "8", help: "MiB of memory these may take", set: number(&c.queueMiB, 1, 1024)},
+		{name: "memory-mib", def: "64", help: "memory in MiB that the agent tries to stay below (GOMEMLIMIT wins)", set: number(&c.memoryMiB, 16, 65536)},
+		{name: "oom-score-adj", def: "500", help: "makes the agent an early victim when the machine runs out of memory", set: number(&c.oomScore, 0, 1000)},
+		{name: "log-level", def: "info", help: "debug, info, warn or error", set: text(&c.logLevel)},
+	}...)
+}
+
+// check holds module and signal names against the registry.
+func (c *runConfig) check() (map[string][]string, error) {
+	var reg inspector.Registry
+	all.Register(&reg)
+	var wrong []error
+	for _, m := range c.off {
+		if _, ok := reg.Component(m); !ok {
+			wrong = append(wrong, fmt.Errorf("modules-off: no module %q", m))
+		}
+	}
+	disable := map[string][]string{}
+	for _, s := range c.signalsOff {
+		component, signal, _ := strings.Cut(s, ".")
+		comp, ok := reg.Component(component)
+		known := false
+		for _, have := range comp.Signals {
+			known = known || have == signal
+		}
+		if !ok || !known {
+			wrong = append(wrong, fmt.Errorf("signals-off: no signal %q; see `telltale-agent check`", s))
+			continue
+		}
+		disable[component] = append(disable[component], signal)
+	}
+	if len(wrong) > 0 {
+		return nil, &usageError{errors.Join(wrong...)}
+	}
+	return disable, nil
+}
+
+// run is `telltale-agent run`.
+func run(ctx context.Context, e env, args []string) error {
+	var c runConfig
+	effective, err := load(e, "telltale-agent run", args, c.settings(e))
+	if err != nil {
+		return err
+	}
+	log, err := logger(e, c.logLevel)
+	if err != nil {
+		return err
+	}
+	disable, err := c.check()
+	if err != nil {
+		return err
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "starting "+version, effective...)
+	c.tame(e, log)
+	facts := uplink.ReadFacts(version)
+	id, unlock, err := c.identity(ctx, facts, log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	link, collect := c.build(id, facts, disable, log)
+	return supervise(ctx, link, collect, log)
+}
+
+// tame bounds what the agent takes from its machine.
+func (c *runConfig) tame(e env, log *slog.Logger) {
+	if _, ok := e.getenv("GOMEMLIMIT"); !ok {
+		debug.SetMemoryLimit(int64(c.memoryMiB) << 20)
+	}
+	score := []byte(strconv.Itoa(c.oomScore))
+	if err := os.WriteFile("/proc/self/oom_score_adj", score, 0o644); err != nil {
+		log.Warn("cannot set oom_score_adj", "error", err)
+	}
+}
+
+// identity opens the identity directory for this process alone, and enrols
+// first when it is empty and a token was given.
+func (c *runConfig) identity(ctx context.Context, facts uplink.Facts, log *slog.Logger) (*uplink.Identity, func(), error) {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("identity directory: %w", err)
+	}
+	unlock, err := uplink.Lock(c.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	id, err := uplink.OpenIdentity(c.dir)
+	secret, serr := c.secret()
+	if errors.Is(err, uplink.ErrNotEnrolled) && secret != "" {
+		var enr uplink.Enrolment
+		if enr, err = c.enrolment(c.dir, c.name, facts); err == nil {
+			if id, err = enrolPatiently(ctx, enr, time.Minute); err == nil {
+				log.Info("enrolled", "node", id.Node, "tenant", id.Tenant)
+			}
+		}
+	} else if errors.Is(err, uplink.ErrNotEnrolled) && serr != nil {
+		err = errors.Join(err, serr)
+	}
+	if err != nil {
+		unlock()
+		return nil, nil, fmt.Errorf("%s: %w", c.dir, err)
+	}
+	return id, unlock, nil
+}
+
+// sink hands the collectors' windows to the uplink; a full queue is counted
+// and reported there.
+type sink struct{ u *uplink.Uplink }
+
+func (s sink) Push(w *inspector.Window) { s.u.Push(w) }
+
+func (c *runConfig) build(id *uplink.Identity, facts uplink.Facts, disable map[string][]string, log *slog.Logger) (*uplink.Uplink, *runner.Runner) {
+	var collect *runner.Runner
+	link := uplink.New(uplink.Config{
+		Server: c.server, Facts: facts, Disabled: c.off, QueueItems: c.queue, QueueBytes: c.queueMiB << 20,
+		Control: func(off []string) {
+			log.Info("modules switched off by the server", "modules", off)
+			collect.SetOff(off)
+		},
+	}, id, log)
+	modules := collectors.List(collectors.Config{Proc: c.proc, Sys: c.sys, Disable: disable}, log)
+	collect = runner.New(runner.Config{
+		Interval: c.interval, Offset: offset(id.Node, c.interval), Off: c.off, OnCapabilities: link.SetCapabilities,
+	}, modules, sink{link}, log)
+	return link, collect
+}
+
+// offset spreads the nodes' ticks over the interval.
+func offset(node string, interval time.Duration) time.Duration {
+	h := fnv.New64a()
+	h.Write([]byte(node))
+	return time.Duration(h.Sum64() % uint64(interval))
+}
+
+// supervise runs the parts until ctx ends, and stops them in order.
+func supervise(ctx context.Context, link *uplink.Uplink, collect *runner.Runner, log *slog.Logger) error {
+	linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLink()
+	linked, collected := make(chan error, 1), make(chan error, 1)
+	go func() { linked <- link.Run(linkCtx) }()
+	go func() { collected <- collect.Run(ctx) }()
+	<-ctx.Done()
+	log.Info("stopping")
+	deadline := time.After(stopAll)
+	var err error
+	select {
+	case err = <-collected:
+		collected = nil
+	case <-time.After(stopCollectors):
+		log.Warn("collectors are slow to close; not waiting for their last windows")
+	}
+	stopLink()
+	for linked != nil || collected != nil {
+		select {
+		case lerr := <-linked:
+			err, linked = errors.Join(err, lerr), nil
+		case cerr := <-collected:
+			err, collected = errors.Join(err, cerr), nil
+		case <-deadline:
+			return errors.Join(err, errors.New("not every part stopped in time"))
+		}
+	}
+	st := link.Stats()
+	log.Info("stopped", "acknowledged", st.Acked, "still_queued", st.QueueItems, "dropped", st.Dropped)
+	return err
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/telltale-dev/telltale/agent/uplink"
+)
+
+// simulation is the configuration of `telltale-agent simulate`.
+type simulation struct {
+	admission
+	n, first int
+	interval time.Duration
+	seed     int
+	churn    time.Duration
+	prefix   string
+	logLevel string
+
+	facts uplink.Facts
+	synth *synthesizer
+	log   *slog.Logger
+}
+
+func (s *simulation) settings(e env) []setting {
+	own := []setting{
+		{name: "n", env: "TELLTALE_SIMULATE_N", def: "10", help: "how many agents", set: number(&s.n, 1, 100_000)},
+		{name: "first", env: "TELLTALE_SIMULATE_FIRST", def: "1", help: "number of the first agent", set: number(&s.first, 0, 1_000_000)},
+		{name: "interval", def: "10s", help: "length of a window", set: span(&s.interval, 100*time.Millisecond, time.Hour)},
+		{name: "seed", env: "TELLTALE_SIMULATE_SEED", def: "1", help: "the same seed gives the same numbers at the same time", set: number(&s.seed, 0, 1<<31-1)},
+		{name: "churn", env: "TELLTALE_SIMULATE_CHURN", def: "0s", help: "mean life of a stream before its agent reconnects; 0s: never", set: span(&s.churn, 0, 24*time.Hour)},
+		{name: "prefix", env: "TELLTALE_SIMULATE_PREFIX", def: "sim-", help: "what the agents' names begin with", set: text(&s.prefix)},
+		{name: "log-level", def: "error", help: "debug, info, warn or error", set: text(&s.logLevel)},
+	}
+	for _, a := range s.admission.settings(e) {
+		switch a.name {
+		case "name":
+			continue
+		case "dir":
+			a.def, a.help = filepath.Join(defaultDir(e), "simulate"), "directory of the agents' identities; they are used again"
+		}
+		own = append(own, a)
+	}
+	return own
+}
+
+// simulated is one synthetic agent.
+type simulated struct {
+	index int
+	name  string
+	link  *uplink.Uplink
+}
+
+// enrolAtOnce bounds the enrolments in work.
+const enrolAtOnce = 8
+
+// simulate is `telltale-agent simulate`.
+func simulate(ctx context.Context, e env, args []string) error {
+	var s simulation
+	_, err := load(e, "telltale-agent simulate", args, s.settings(e))
+	if err != nil {
+		return err
+	}
+	if s.log, err = logger(e, s.logLevel); err != nil {
+		return err
+	}
+	s.facts = uplink.ReadFacts("sim-" + version)
+	s.synth = newSynthesizer(uint64(s.seed), s.interval)
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("identity directory: %w", err)
+	}
+	unlock, err := uplink.Lock(s.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	agents, err := s.prepare(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	fmt.Fprintf(e.stdout, "simulate: %d agents enrolled\n", len(agents))
+	var wg sync.WaitGroup
+	for _, a := range agents {
+		wg.Go(func() { s.connect(ctx, a) })
+		wg.Go(func() { s.produce(ctx, a) })
+	}
+	s.watch(ctx, e, agents)
+	wg.Wait()
+	fmt.Fprintf(e.stdout, "simulate: stopped; %s\n", total(agents))
+	return nil
+}
+
+// prepare opens or enrols every agent, a few at a time.
+func (s *simulation) prepare(ctx context.Context) ([]*simulated, error) {
+	agents := make([]*simulated, s.n)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(enrolAtOnce)
+	for i := range agents {
+		g.Go(func() error {
+			index := s.first + i
+			a := &simulated{index: index, name: fmt.Sprintf("%s%04d", s.prefix, index)}
+			dir := filepath.Join(s.dir, a.name)
+			facts := s.synth.facts(index, a.name, s.facts)
+			id, err := uplink.OpenIdentity(dir)
+			if errors.Is(err, uplink.ErrNotEnrolled) {
+				var enr uplink.Enrolment
+				if enr, err = s.enrolment(dir, a.name, facts); err == nil {
+					id, err = enrolPatiently(gctx, enr, 2*time.Minute)
+				}
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", a.name, err)
+			}
+			a.link = uplink.New(uplink.Config{Server: s.server, Facts: facts, QueueItems: 512, QueueBytes: 1 << 20}, id, s.log.With("agent", a.name))
+			agents[i] = a
+			return nil
+		})
+	}
+	return agents, g.Wait()
+}
+
+// connect keeps the agent's stream, and cuts it now and then when asked to.
+func (s *simulation) connect(ctx context.Context, a *simulated) {
+	for ctx.Err() == nil {
+		rctx, cancel := ctx, context.CancelFunc(func() {})
+		if s.churn > 0 {
+			life := time.Duration(rand.ExpFloat64() * float64(s.churn))
+			rctx, cancel = context.WithTimeout(ctx, max(life, time.Second))
+		}
+		if err := a.link.Run(rctx); err != nil {
+			s.log.Error("agent ended", "agent", a.name, "error", err)
+		}
+		cancel()
+	}
+}
+
+// produce pushes windows, each agent at its own point of the interval.
+func (s *simulation) produce(ctx context.Context, a *simulated) {
+	a.link.SetCapabilities(s.synth.capabilities(a.index))
+	shift := s.interval * time.Duration(a.index%1000) / 1000
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for {
+		now := time.Now()
+		next := now.Add(-shift).Truncate(s.interval).Add(s.interval + shift)
+		timer.Reset(next.Sub(now))
+		select {
+		case <-timer.C:
+			for _, w := range s.synth.windows(a.index, next) {
+				a.link.Push(w)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch says when all are connected, and then how it goes.
+func (s *simulation) watch(ctx context.Context, e env, agents []*simulated) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	var ready atomic.Bool
+	last := time.Now()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		t := total(agents)
+		if !ready.Load() && t.connected == len(agents) {
+			ready.Store(true)
+			fmt.Fprintf(e.stdout, "simulate: %d agents connected\n", len(agents))
+		}
+		if time.Since(last) >= 30*time.Second {
+			last = time.Now()
+			fmt.Fprintf(e.stdout, "simulate: %s\n", t)
+		}
+	}
+}
+
+// totals adds up all agents.
+type totals struct {
+	connected                               int
+	pushed, acked, dropped, failed, refused uint64
+}
+
+func total(agents []*simulated) (t totals) {
+	for _, a := range agents {
+		st := a.link.Stats()
+		if st.Connected {
+			t.connected++
+		}
+		t.pushed += st.Pushed
+		t.acked += st.Acked
+		t.failed += st.Failures
+		t.refused += st.Quarantined
+		for _, n := range st.Dropped {
+			t.dropped += n
+		}
+	}
+	return t
+}
+
+func (t totals) String() string {
+	return fmt.Sprintf("%d connected, %d windows pushed, %d reports acknowledged, %d dropped, %d kept out, %d failed attempts",
+		t.connected, t.pushed, t.acked, t.dropped, t.refused, t.failed)
+}
