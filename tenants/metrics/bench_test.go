@@ -1,0 +1,143 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+// wide is a layout of n series, a tenth of them histograms and a fifth gauges.
+func wide(component string, n int) (*inspector.Layout, []inspector.Value) {
+	var ss []inspector.Series
+	for i := range n {
+		k := inspector.Delta
+		if i%10 == 0 {
+			k = inspector.Histogram
+		} else if i%5 == 1 {
+			k = inspector.Gauge
+		}
+		ss = append(ss, series(component+".m"+fmt.Sprint(int(k)), k, inspector.Count, "i", fmt.Sprintf("%04d", i)))
+	}
+	l := inspector.NewLayout(component, ss)
+	vals := make([]inspector.Value, n)
+	for i, s := range l.Series {
+		switch s.Kind {
+		case inspector.Gauge:
+			vals[i] = gauge(float64(i))
+		case inspector.Histogram:
+			vals[i] = hist(1000, 1, 2, 3, 4, 5, 6)
+		default:
+			vals[i] = delta(uint64(i * 3))
+		}
+	}
+	return l, vals
+}
+
+// BenchmarkWrite is the way in from Check to commit: full batches of 100
+// series a window over 20 tenants, with row-level security and partitions.
+func BenchmarkWrite(b *testing.B) {
+	w := newWorld(b)
+	ctx := context.Background()
+	const nodesN = 500
+	l, vals := wide("network", 100)
+	packed := inspector.AppendValues(nil, l.Series, vals)
+	var nodes []tenants.Scope
+	for i := range nodesN {
+		if i%25 == 0 {
+			w.a = w.tenant(fmt.Sprintf("t%d", i/25))
+		}
+		n := w.node(w.a, fmt.Sprintf("n%d", i))
+		w.layout(n, l)
+		w.open(n)
+		nodes = append(nodes, n)
+	}
+	seq := uint64(0)
+	var check, write time.Duration
+	for b.Loop() {
+		seq++
+		t0 := time.Now()
+		batch := make([]Checked, 0, MaxBatch)
+		end := w.now().Add(-5*time.Hour + time.Duration(seq)*tenants.WindowLength)
+		for _, n := range nodes {
+			c, err := w.s.Check(ctx, n, Report{Epoch: 1, Seq: seq, Layout: l.Hash, Start: end.Add(-tenants.WindowLength), End: end, Packed: packed, Samples: 100}, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch = append(batch, c)
+		}
+		t1 := time.Now()
+		if out := w.write(batch...); out[0].Status != Stored {
+			b.Fatal(out[0])
+		}
+		check, write = check+t1.Sub(t0), write+time.Since(t1)
+	}
+	windows := float64(seq) * nodesN
+	b.ReportMetric(windows/b.Elapsed().Seconds(), "windows/s")
+	b.ReportMetric(windows*100/b.Elapsed().Seconds(), "samples/s")
+	b.ReportMetric(float64(check.Nanoseconds())/windows, "check-ns/window")
+	b.ReportMetric(float64(write.Nanoseconds())/windows, "write-ns/window")
+	b.ReportMetric(float64(w.count(`select sum(pg_total_relation_size(i.inhrelid))::bigint from pg_inherits i where i.inhparent = 'win'::regclass`))/windows/100, "bytes/sample")
+}
+
+// BenchmarkReads asks the questions of a dashboard about 200 nodes of 100
+// series.
+func BenchmarkReads(b *testing.B) {
+	w := newWorld(b)
+	ctx := context.Background()
+	l, vals := wide("network", 100)
+	packed := inspector.AppendValues(nil, l.Series, vals)
+	for i := range 200 {
+		n := w.node(w.a, fmt.Sprintf("n%03d", i))
+		w.layout(n, l)
+		w.open(n)
+		var batch []Checked
+		for k := range 30 {
+			end := w.now().Add(-time.Duration(29-k) * tenants.WindowLength)
+			c, err := w.s.Check(ctx, n, Report{Epoch: 1, Seq: uint64(k + 1), Layout: l.Hash, Start: end.Add(-tenants.WindowLength), End: end, Packed: packed}, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch = append(batch, c)
+		}
+		w.write(batch...)
+	}
+	w.exec("analyze")
+	all := reader(w.a, tenants.Selector{})
+	one := fmt.Sprintf("network.m%d", int(inspector.Delta))
+	for _, bm := range []struct {
+		name string
+		call func() error
+	}{
+		{"SummaryOneNode", func() error {
+			_, err := w.s.Summary(ctx, all, SummaryQuery{Module: "network", Node: "n050"})
+			return err
+		}},
+		{"SummaryFleet", func() error { _, err := w.s.Summary(ctx, all, SummaryQuery{Module: "network"}); return err }},
+		{"QueryOneNode", func() error {
+			_, err := w.s.Query(ctx, all, Query{Metrics: []string{one}, Node: "n050"})
+			return err
+		}},
+		{"QueryTop", func() error {
+			_, err := w.s.Query(ctx, all, Query{Metrics: []string{one}, Labels: map[string]string{"i": "0002"}, Top: 10})
+			return err
+		}},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			var took []time.Duration
+			for b.Loop() {
+				t0 := time.Now()
+				if err := bm.call(); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(t0))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
+		})
+	}
+}
