@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,20 +23,17 @@ import (
 // hang is a statfs that never answers for one mount point until it is let go,
 // and counts how many callers wait inside at once.
 type hang struct {
-	point    string
-	release  chan struct{}
-	inside   atomic.Int32
-	highest  atomic.Int32
-	asked    atomic.Int32
-	returned sync.WaitGroup
+	point   string
+	release chan struct{}
+	inside  atomic.Int32
+	highest atomic.Int32
+	asked   atomic.Int32
 }
 
 func (h *hang) statfs(path string) (space, error) {
 	if !strings.HasSuffix(path, h.point) {
 		return fullDisk(path)
 	}
-	h.returned.Add(1)
-	defer h.returned.Done()
 	h.asked.Add(1)
 	if n := h.inside.Add(1); n > h.highest.Load() {
 		h.highest.Store(n)
@@ -80,7 +76,7 @@ func TestDeadMountHangsOnlyItself(t *testing.T) {
 		t.Errorf("the dead mount was asked %d times, %d at once; want once", h.asked.Load(), h.highest.Load())
 	}
 	close(h.release)
-	h.returned.Wait()
+	landed(t, c.cfg.Mounts)
 	next(t, c) // takes the late answer
 	w := next(t, c)
 	if !value(t, w, host.DiskUsed, "fuse.sshfs", "/mnt/fuse", "34").OK {
@@ -94,10 +90,7 @@ func TestDeadMountHangsOnlyItself(t *testing.T) {
 
 func TestMountsThatComeAndGoDeadStayBounded(t *testing.T) {
 	release := make(chan struct{})
-	var returned sync.WaitGroup
 	d := newMounts(func(string) (space, error) {
-		returned.Add(1)
-		defer returned.Done()
 		<-release
 		return space{}, nil
 	})
@@ -108,7 +101,21 @@ func TestMountsThatComeAndGoDeadStayBounded(t *testing.T) {
 		t.Errorf("%d goroutines hang, at most %d may", len(d.flying), maxFlying)
 	}
 	close(release)
-	returned.Wait()
+	landed(t, d)
+}
+
+// landed waits until every question in flight has its answer, and leaves the
+// answers where they are.
+func landed(t *testing.T, m *Mounts) {
+	t.Helper()
+	for _, p := range m.flying {
+		select {
+		case a := <-p.done:
+			p.done <- a
+		case <-time.After(10 * time.Second):
+			t.Fatalf("the question to %s did not come back", p.point)
+		}
+	}
 }
 
 func TestMountErrorsAreNamed(t *testing.T) {
@@ -229,14 +236,7 @@ func deadFUSE(t *testing.T) {
 	if err := unix.Close(dev); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range c.cfg.Mounts.flying {
-		select {
-		case a := <-p.done:
-			p.done <- a
-		case <-time.After(10 * time.Second):
-			t.Fatal("the question did not come back after the connection ended")
-		}
-	}
+	landed(t, c.cfg.Mounts)
 	w := next(t, c)
 	wantGauge(t, w, 0, host.DisksStuck)
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
