@@ -211,6 +211,13 @@ func TestApplyWithoutSuperuser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	must(t, admin, `create database rows owner deployer`)
+	if err := applyFS(t, dbtest.As(t, srv.DSN("rows"), "deployer"), set("0001_rows.sql", `create table thing (v int);
+		grant select, insert on thing to telltale_jobs;
+		set local role telltale_jobs; insert into thing values (1); set local role telltale_owner;
+		alter table thing add column w int`)); err != nil {
+		t.Errorf("a migration of rows: %v", err)
+	}
 	must(t, admin, `alter role telltale_app bypassrls`)
 	wantError(t, migrations.Apply(t.Context(), srv.DSN("managed"), slog.New(slog.DiscardHandler)), "telltale_app", "NOBYPASSRLS")
 }

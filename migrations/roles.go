@@ -28,8 +28,8 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	steps := []struct{ needed, do string }{
-		{`select not pg_has_role(current_user, '` + OwnerRole + `', 'member')`,
-			`grant ` + OwnerRole + ` to current_user`},
+		{lacksSetRole(OwnerRole), `grant ` + OwnerRole + ` to current_user`},
+		{lacksSetRole(JobsRole), `grant ` + JobsRole + ` to current_user`}, // for migrations of rows
 		{`select has_schema_privilege('public', 'public', 'create')`,
 			`revoke create on schema public from public`},
 		{`select not has_schema_privilege('` + OwnerRole + `', 'public', 'create')`,
@@ -50,6 +50,13 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	return nil
+}
+
+// lacksSetRole asks whether the right to SET ROLE is missing. From PostgreSQL 16
+// on, who creates a role is a member of it without that right.
+func lacksSetRole(role string) string {
+	return `select not pg_has_role(current_user, '` + role + `',
+		case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end)`
 }
 
 // makeRole creates a role, or checks that an existing one cannot bypass row

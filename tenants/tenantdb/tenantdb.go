@@ -14,12 +14,15 @@ package tenantdb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/telltale-dev/telltale/tenants/fault"
@@ -173,7 +176,11 @@ func (p *pool) check(ctx context.Context) error {
 	err := p.QueryRow(ctx, `select r.rolsuper or r.rolbypassrls,
 		coalesce(pg_has_role(current_user, (select oid from pg_roles where rolname = $1), 'usage'), false)
 		from pg_roles r where r.rolname = current_user`, p.role).Scan(&mighty, &member)
+	var pe *pgconn.PgError
 	switch {
+	case errors.As(err, &pe) && (strings.HasPrefix(pe.Code, "28") || pe.Code == "3D000"): // login refused, no such database
+		return fault.Newf(fault.Precondition, "login_refused", "the database refuses the login of %s", p.role).
+			Do("run telltaled migrate, which makes the roles and the schema in an existing database; give each role its password or a DSN of its own").Because(err)
 	case err != nil:
 		return fmt.Errorf("log in to the database as %s: %w", p.role, Fault(err))
 	case mighty:

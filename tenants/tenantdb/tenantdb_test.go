@@ -334,7 +334,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 	wg.Wait()
 }
 
-func TestOpenRefusesMightyRoles(t *testing.T) {
+func TestOpenRefusesWrongLogins(t *testing.T) {
 	dsn := dbtest.DSN(t)
 	_, err := tenantdb.Open(t.Context(), tenantdb.Config{DSN: dsn, AppDSN: dsn}, nil)
 	if !fault.Is(err, fault.Precondition) || !strings.Contains(err.Error(), "bypasses") {
@@ -343,6 +343,10 @@ func TestOpenRefusesMightyRoles(t *testing.T) {
 	_, err = tenantdb.Open(t.Context(), tenantdb.Config{DSN: dsn, AppDSN: dbtest.As(t, dsn, "telltale_ingest")}, nil)
 	if !fault.Is(err, fault.Precondition) || !strings.Contains(err.Error(), "no member") {
 		t.Errorf("telltale_ingest as telltale_app: %v", err)
+	}
+	_, err = tenantdb.Open(t.Context(), tenantdb.Config{DSN: dsn, AppDSN: dbtest.As(t, dsn, "nobody_here")}, nil)
+	if f := fault.Of(err); f.Kind != fault.Precondition || !strings.Contains(f.Next, "telltaled migrate") {
+		t.Errorf("an unknown role: %v", err)
 	}
 	_, err = tenantdb.Open(t.Context(), tenantdb.Config{DSN: "postgres://u:hunter2@h:port/x"}, nil)
 	if !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "hunter2") {

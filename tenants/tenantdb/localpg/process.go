@@ -100,6 +100,7 @@ func (s *Server) launch() (*process, error) {
 	cmd.Dir = s.data()
 	cmd.Env = environment()
 	cmd.Stdout, cmd.Stderr = s.out, s.out
+	cmd.WaitDelay = 5 * time.Second // for children that outlive a killed postmaster
 	cmd.ExtraFiles = []*os.File{s.lock}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.acct.cred, Pdeathsig: sigFast, Setpgid: true}
 	p := &process{cmd: cmd, exited: make(chan struct{})}
@@ -224,10 +225,7 @@ func (s *Server) revive(deaths int) (*process, error) {
 	}()
 	defer func() { cancel(); <-watching }()
 	var last error
-	for attempt := range 20 {
-		if ctx.Err() != nil {
-			return nil, nil
-		}
+	for pause, began := 20*time.Millisecond, time.Now(); last == nil || time.Since(began) < s.cfg.ReadyWithin; pause = min(2*pause, 500*time.Millisecond) {
 		p, err := s.launch()
 		if err == nil {
 			if err = s.ready(ctx, p); err == nil {
@@ -237,11 +235,12 @@ func (s *Server) revive(deaths int) (*process, error) {
 			s.setProcess(nil)
 		}
 		last = err
-		t := time.NewTimer(time.Duration(attempt+1) * 20 * time.Millisecond)
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
+			return nil, nil
 		}
 	}
 	return nil, fmt.Errorf("the database ended and cannot be started again: %w", last)
