@@ -31,12 +31,16 @@ func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any) error {
 	if err != nil || mt != "application/json" {
 		return fault.New(fault.Invalid, "media_type", "the body must be application/json").Do("send Content-Type: application/json")
 	}
-	// Not every writer has a deadline to set (tests, HTTP/2 has its own).
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout))
+	// A writer without deadlines (in tests) has no connection to be slow on.
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout))
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return bodyFault(err)
 	}
+	// Left in place, the deadline would end the watch for a leaving client, and
+	// with it the request.
+	_ = conn.SetReadDeadline(time.Time{})
 	return decodeStrict(body, dst)
 }
 

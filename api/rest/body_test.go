@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -106,6 +107,33 @@ func TestSlowBody(t *testing.T) {
 	w.must(err)
 	if res.StatusCode != 408 || !strings.Contains(string(b), `"reason":"body_timeout"`) {
 		t.Errorf("%d %s", res.StatusCode, b)
+	}
+}
+
+// TestServiceMayTakeLongerThanTheBody: the body's deadline ends with the body.
+func TestServiceMayTakeLongerThanTheBody(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.cfg
+	cfg.Own, cfg.BodyTimeout = nil, 50*time.Millisecond
+	cfg.Fleet = broken(func(ctx context.Context) error {
+		select { // three times as long as a body may take
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(150 * time.Millisecond):
+			return nil
+		}
+	})
+	srv := httptest.NewServer(New(cfg))
+	defer srv.Close()
+	r, err := http.NewRequest("PUT", srv.URL+"/t/acme/api/v1/nodes/db-1/modules", strings.NewReader(`{"off":[]}`))
+	w.must(err)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+w.admin)
+	res, err := srv.Client().Do(r)
+	w.must(err)
+	defer res.Body.Close()
+	if b, err := io.ReadAll(res.Body); res.StatusCode != 200 || err != nil {
+		t.Errorf("%d %s %v", res.StatusCode, b, err)
 	}
 }
 

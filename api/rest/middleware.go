@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -15,6 +16,10 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
+
+// writeGrace is how long, beyond the time for the answer itself, a reader may
+// take to receive it.
+const writeGrace = 30 * time.Second
 
 var errDeadline = errors.New("the answer's time is over")
 
@@ -49,6 +54,11 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		ctx, cancel := context.WithTimeoutCause(context.WithValue(r.Context(), recordKey{}, rec), s.cfg.Timeout, errDeadline)
 		defer cancel()
 		r = r.WithContext(ctx)
+		// A reader that takes nothing must not hold its answer for ever. The
+		// deadline is lifted again: the connection may carry a stream next.
+		conn := http.NewResponseController(rw)
+		_ = conn.SetWriteDeadline(start.Add(s.cfg.Timeout + writeGrace))
+		defer func() { _ = conn.SetWriteDeadline(time.Time{}) }()
 		defer func() {
 			p := recover()
 			if p == http.ErrAbortHandler {
@@ -172,7 +182,12 @@ func (s *Server) notAllowed(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Add("Allow", http.MethodOptions)
 	if r.Method == http.MethodOptions {
-		w.WriteHeader(http.StatusNoContent)
+		allow := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+		if strings.HasPrefix(path, "/t/") { // a browser's preflight for another origin
+			s.cfg.Guards.Fence.Origins(allow).ServeHTTP(w, r)
+			return
+		}
+		allow.ServeHTTP(w, r)
 		return
 	}
 	s.fail(w, r, fault.Newf(fault.Invalid, "method_not_allowed", "this address does not take the method %s", methodOf(r.Method)).Do("see the header Allow"))

@@ -205,4 +205,13 @@ func TestForeignHostsAndOrigins(t *testing.T) {
 	if r := w.do("GET", "/t/acme/api/v1/nodes", w.read, "", header{"Origin", "https://evil.example"}); r.StatusCode != 403 {
 		t.Errorf("a foreign origin: %d", r.StatusCode)
 	}
+	ask := header{"Access-Control-Request-Method", "GET"}
+	pre := w.do("OPTIONS", "/t/acme/api/v1/nodes", "", "", header{"Origin", "https://inspector.example.org"}, ask)
+	if pre.StatusCode != 204 || pre.Header.Get("Access-Control-Allow-Origin") != "https://inspector.example.org" || pre.Header.Get("Access-Control-Allow-Credentials") != "" {
+		t.Errorf("the preflight of a listed origin: %d %v", pre.StatusCode, pre.Header)
+	}
+	pre = w.do("OPTIONS", "/t/acme/api/v1/nodes", "", "", header{"Origin", "https://evil.example"}, ask)
+	if pre.StatusCode != 403 || pre.Header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("the preflight of a foreign origin: %d %v", pre.StatusCode, pre.Header)
+	}
 }

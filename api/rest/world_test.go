@@ -76,7 +76,7 @@ func newWorld(t testing.TB) *world {
 	w.fleet = fleet.New(db, reg, fleet.Config{Replica: "test"}, quiet)
 	w.metrics = metrics.New(db, reg, metrics.Config{}, quiet)
 
-	site, err := auth.NewSite(auth.SiteConfig{PublicURL: origin, AllowedHosts: []string{"example.com"}})
+	site, err := auth.NewSite(auth.SiteConfig{PublicURL: origin, AllowedHosts: []string{"example.com"}, AllowedOrigins: []string{"https://inspector.example.org"}})
 	w.must(err)
 	tokens := auth.NewOperatorTokens(acc, nil, auth.OperatorConfig{TTL: time.Millisecond})
 	verifier := auth.NewVerifier(w.dir, tokens)
