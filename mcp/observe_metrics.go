@@ -119,8 +119,9 @@ func (c Call) window() (from, to time.Time, err error) {
 	return from, to, err
 }
 
-// trimSummary drops what a concise answer leaves out and, when budget is not
-// zero, the label rows beyond it. It returns the rows that are left.
+// trimSummary drops what a concise answer leaves out (help, label rows beyond
+// the first few, and rows of nothing under a metric of nothing) and, when
+// budget is not zero, the label rows beyond it. It returns the rows left.
 func trimSummary(s *metrics.Summary, detailed bool, budget int) int {
 	total, hidden := 0, 0
 	s.Metrics = slices.Clone(s.Metrics)
@@ -130,6 +131,9 @@ func trimSummary(s *metrics.Summary, detailed bool, budget int) int {
 		if !detailed {
 			m.Help = ""
 			keep = min(keep, conciseRows)
+			if nothing(m.Stats) {
+				keep = 0
+			}
 		}
 		if budget > 0 {
 			keep = min(keep, max(0, budget-total))
@@ -148,22 +152,31 @@ func trimSummary(s *metrics.Summary, detailed bool, budget int) int {
 	return total
 }
 
-// hottest names the metric with the most activity that has several label sets
-// or, failing that, the first that has a value.
+// nothing reports a count that is known to be zero.
+func nothing(s metrics.Stats) bool {
+	return s.Sum != nil && *s.Sum == 0 && (s.Count == nil || *s.Count == 0)
+}
+
+// hottest names the metric whose course is most worth a look: the first with
+// activity and several label sets, else the first with activity, else the
+// first with a value.
 func hottest(s metrics.Summary) string {
-	first := ""
+	best, rank := "", 0
 	for _, m := range s.Metrics {
-		if m.RatePerS == nil && m.Avg == nil {
-			continue
+		r := 0
+		switch active := m.RatePerS != nil && *m.RatePerS > 0; {
+		case active && len(m.Rows) > 1:
+			r = 3
+		case active:
+			r = 2
+		case m.RatePerS != nil || m.Avg != nil:
+			r = 1
 		}
-		if first == "" {
-			first = m.Metric
-		}
-		if len(m.Rows) > 1 {
-			return m.Metric
+		if r > rank {
+			best, rank = m.Metric, r
 		}
 	}
-	return first
+	return best
 }
 
 func summaryText(a summaryAnswer) string {

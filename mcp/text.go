@@ -188,9 +188,13 @@ func scaled(v, base float64, units []string) string {
 	return number(v) + units[i]
 }
 
+// number writes whole numbers in full and fractions with four digits.
 func number(v float64) string {
-	if v == math.Trunc(v) && math.Abs(v) < 1e9 {
+	switch {
+	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
 		return strconv.FormatFloat(v, 'f', -1, 64)
+	case math.Abs(v) >= 1e4 && math.Abs(v) < 1<<53:
+		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }

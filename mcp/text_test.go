@@ -1,0 +1,80 @@
+package mcp
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/metrics"
+)
+
+func TestQuantities(t *testing.T) {
+	for want, got := range map[string]string{
+		"0 B":          quantity(0, "bytes", false),
+		"1.5 KiB/s":    quantity(1536, "bytes", true),
+		"1 GiB":        quantity(1<<30, "bytes", false),
+		"65.53 µs":     quantity(65535, "ns", false),
+		"2 s/s":        quantity(2e9, "ns", true),
+		"99.85 %":      quantity(0.9985, "ratio", false),
+		"1796000000 s": quantity(1.796e9, "seconds", false),
+		"16291992":     quantity(16291991.6, "count", false),
+		"0.1115/s":     quantity(0.11152, "count", true),
+		"-1.5 KiB":     quantity(-1536, "bytes", false),
+		"never":        age(nil),
+		"1m12.5s ago":  age(ptr(72.51)),
+		"▁·█":          sparkline([]*float64{ptr(1.0), nil, ptr(9.0)}),
+		"▁▁":           sparkline([]*float64{ptr(3.0), ptr(3.0)}),
+		"":             sparkline([]*float64{nil, nil}),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	for in, want := range map[float64]float64{0: 0, 1.23456789: 1.23457, 123456.789: 123457, 1234567.89: 1234568, 0.000123456789: 0.000123457, -2.5: -2.5, 1 << 53: 1 << 53} {
+		if got := round6(in); got != want {
+			t.Errorf("round6(%v) = %v, want %v", in, got, want)
+		}
+	}
+}
+
+func TestTidyNeverWritesThrough(t *testing.T) {
+	shared := 1.23456789
+	in := metrics.Result{Series: []metrics.Series{{Points: []*float64{&shared, nil}}}}
+	out, ok := tidy(in).(metrics.Result)
+	if !ok || *out.Series[0].Points[0] != 1.23457 || out.Series[0].Points[1] != nil || shared != 1.23456789 || out.Coverage.NotCovered == nil || out.Notes != nil {
+		t.Errorf("got %+v, shared %v", out, shared)
+	}
+	if in.Series[0].Labels != nil {
+		t.Error("the service's own answer was changed")
+	}
+}
+
+func TestConciseSummaryHidesNothingRows(t *testing.T) {
+	rows := func(n int) []metrics.LabelRow { return make([]metrics.LabelRow, n) }
+	s := metrics.Summary{Metrics: []metrics.MetricSummary{
+		{Metric: "a.zero", Help: "h", Stats: metrics.Stats{Sum: ptr(uint64(0)), RatePerS: ptr(0.0)}, Rows: rows(5)},
+		{Metric: "a.plain", Stats: metrics.Stats{Sum: ptr(uint64(5)), RatePerS: ptr(1.0)}},
+		{Metric: "a.busy", Stats: metrics.Stats{Sum: ptr(uint64(9)), RatePerS: ptr(1.0)}, Rows: rows(5)},
+	}}
+	if got := hottest(s); got != "a.busy" {
+		t.Errorf("hottest is %s", got)
+	}
+	if n := trimSummary(&s, false, 0); n != 3 || len(s.Metrics[0].Rows) != 0 || s.Metrics[0].Help != "" || !slices.Contains(s.Notes, "7 label rows are not shown; format=detailed shows up to 10 a metric") {
+		t.Errorf("%d rows left, notes %v", n, s.Notes)
+	}
+	if n := trimSummary(&s, true, 2); n != 2 {
+		t.Errorf("%d rows left of a budget of 2", n)
+	}
+}
+
+func TestCoverageText(t *testing.T) {
+	var p page
+	c := tenants.Coverage{Asked: 100, Answered: 30, More: 20}
+	for range 50 {
+		c.Miss(tenants.NotCovered{Node: "n", Name: "x\u202e", Reason: "offline"})
+	}
+	p.coverage(c)
+	if got := p.String(); got != "coverage: 30 of 100 nodes answered\nnot covered: x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline) and 62 more" {
+		t.Errorf("got %s", got)
+	}
+}
