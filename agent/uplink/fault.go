@@ -38,6 +38,9 @@ func (r *Refusal) Error() string {
 // Unwrap returns the gRPC error.
 func (r *Refusal) Unwrap() error { return r.Cause }
 
+// maxHint bounds the wait that a server can ask for.
+const maxHint = 10 * time.Minute
+
 // refusal reads what the server says about an error. The text is cleaned: it
 // ends in logs and terminals.
 func refusal(err error) error {
@@ -52,7 +55,7 @@ func refusal(err error) error {
 			continue
 		}
 		r.Reason, r.Next = inspector.CleanText(f.Reason), inspector.CleanText(f.Next)
-		r.RetryAfter = min(time.Duration(max(f.RetryAfterMs, 0))*time.Millisecond, 10*time.Minute)
+		r.RetryAfter = time.Duration(min(max(f.RetryAfterMs, 0), maxHint.Milliseconds())) * time.Millisecond
 		if f.ServerTimeNs != 0 {
 			r.ServerTime = time.Unix(0, f.ServerTimeNs)
 		}

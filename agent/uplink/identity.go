@@ -139,6 +139,17 @@ func (id *Identity) store(der []byte, serverTime time.Time) error {
 // Dir is the directory that holds the identity.
 func (id *Identity) Dir() string { return id.dir }
 
+// UseCA replaces who may sign the server's certificate, and writes it down.
+// Call it before the identity is used.
+func (id *Identity) UseCA(ca []byte) error {
+	roots, err := parseRoots(ca)
+	if err != nil {
+		return fmt.Errorf("CA of the server: %w", err)
+	}
+	id.roots = roots
+	return writeFile(id.dir, caFile, ca, 0o644)
+}
+
 // TLS returns the key pair in use, for a client of one's own.
 func (id *Identity) TLS() *tls.Certificate {
 	id.mu.Lock()

@@ -333,7 +333,7 @@ func (s *session) read(ctx context.Context) {
 			s.u.notice(k.Quarantined.Reason, k.Quarantined.Seq)
 		case *pb.ServerFrame_Drain:
 			select {
-			case s.drain <- time.Duration(k.Drain.SpreadMs) * time.Millisecond:
+			case s.drain <- min(time.Duration(k.Drain.SpreadMs)*time.Millisecond, maxHint):
 			default:
 			}
 		}

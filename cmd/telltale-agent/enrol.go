@@ -81,6 +81,19 @@ func (a *admission) enrolment(dir, name string, facts uplink.Facts) (uplink.Enro
 	return uplink.Enrolment{Server: a.server, CA: ca, Token: secret, Dir: dir, Name: name, Facts: facts}, nil
 }
 
+// open reads an identity and lets it trust the authority given now, if one is.
+func (a *admission) open(dir string) (*uplink.Identity, error) {
+	id, err := uplink.OpenIdentity(dir)
+	if err != nil || a.ca == "" {
+		return id, err
+	}
+	ca, err := os.ReadFile(a.ca)
+	if err != nil {
+		return nil, fmt.Errorf("ca: %w", err)
+	}
+	return id, id.UseCA(ca)
+}
+
 // enrol is `telltale-agent enrol`.
 func enrol(ctx context.Context, e env, args []string) error {
 	var a admission

@@ -133,7 +133,7 @@ func (c *runConfig) identity(ctx context.Context, facts uplink.Facts, log *slog.
 	if err != nil {
 		return nil, nil, err
 	}
-	id, err := uplink.OpenIdentity(c.dir)
+	id, err := c.open(c.dir)
 	secret, serr := c.secret()
 	if errors.Is(err, uplink.ErrNotEnrolled) && secret != "" {
 		var enr uplink.Enrolment
@@ -163,7 +163,9 @@ func (c *runConfig) build(id *uplink.Identity, facts uplink.Facts, disable map[s
 	link := uplink.New(uplink.Config{
 		Server: c.server, Facts: facts, Disabled: c.off, QueueItems: c.queue, QueueBytes: c.queueMiB << 20,
 		Control: func(off []string) {
-			log.Info("modules switched off by the server", "modules", off)
+			if len(off) > 0 {
+				log.Info("the server keeps modules off", "modules", off)
+			}
 			collect.SetOff(off)
 		},
 	}, id, log)

@@ -114,7 +114,7 @@ func (s *simulation) prepare(ctx context.Context) ([]*simulated, error) {
 			a := &simulated{index: index, name: fmt.Sprintf("%s%04d", s.prefix, index)}
 			dir := filepath.Join(s.dir, a.name)
 			facts := s.synth.facts(index, a.name, s.facts)
-			id, err := uplink.OpenIdentity(dir)
+			id, err := s.open(dir)
 			if errors.Is(err, uplink.ErrNotEnrolled) {
 				var enr uplink.Enrolment
 				if enr, err = s.enrolment(dir, a.name, facts); err == nil {
