@@ -15,7 +15,7 @@ var errPacked = errors.New("packed values are cut short, malformed, or not of th
 
 // walk visits the known values of a packed block in order of series. It agrees
 // with inspector.DecodeValues (a fuzz test holds it to that) but allocates
-// nothing: v.Hist is valid during the visit only. refused counts the values
+// next to nothing: v is valid during the visit only. refused counts the values
 // that are well formed but out of range; they are not visited.
 func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value)) (refused int, err error) {
 	n := (len(kinds) + 7) / 8
@@ -27,6 +27,7 @@ func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value
 		return 0, errPacked
 	}
 	var hist [inspector.MaxBuckets]uint64
+	var v inspector.Value // one for all visits: visit makes it escape
 	short := false
 	next := func() uint64 {
 		v, n := binary.Uvarint(b)
@@ -41,7 +42,7 @@ func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value
 		if bitmap[i/8]&(1<<(i%8)) == 0 {
 			continue
 		}
-		v := inspector.Value{OK: true}
+		v = inspector.Value{OK: true}
 		switch kind {
 		case inspector.Gauge:
 			if len(b) < 8 {
