@@ -34,6 +34,8 @@ type stream struct {
 
 func newStream(w http.ResponseWriter, msg message, pulse time.Duration) *stream {
 	s := &stream{w: w, msg: msg, pulse: pulse, header: w.Header().Clone()}
+	s.mu.Lock() // the first beat waits until it can arm its timer again
+	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(pulse, s.beat)
 	return s
 }
