@@ -162,7 +162,10 @@ func TestSignOutAndRotation(t *testing.T) {
 	}
 	wantStatus(t, "out", r.with(c2, "GET", "/t/acme/session"), 401)
 	wantStatus(t, "sign out again", r.with(c2, "DELETE", "/t/acme/session", CSRFHeader, v2.CSRF), 204)
-	wantStatus(t, "nothing to sign out", r.do("DELETE", "/t/acme/session", ""), 204)
+	wantStatus(t, "nothing to sign out", r.do("DELETE", "/t/acme/session", ""), 401)
+	wantStatus(t, "a bearer is no session", r.do("DELETE", "/t/acme/session", "", "Authorization", "Bearer "+theirs), 401)
+	wantStatus(t, "the other tenant's cookie", r.with(g, "DELETE", "/t/acme/session", CSRFHeader, v2.CSRF), 401)
+	wantStatus(t, "a planted cookie is cleared", r.do("DELETE", "/t/acme/session", "", "Cookie", c2.Name+"=a; "+c2.Name+"=b"), 204)
 	wantStatus(t, "the other tenant's session", r.with(g, "GET", "/t/globex/session"), 200)
 }
 

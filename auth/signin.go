@@ -2,6 +2,7 @@ package auth
 
 import (
 	"encoding/json"
+	"errors"
 	"mime"
 	"net/http"
 	"time"
@@ -28,7 +29,7 @@ type SessionView struct {
 //
 //	POST    {"token":"tt_…"} exchanges an operator token for a session
 //	GET     the present session, 401 without one
-//	DELETE  signs out; needs the CSRF token
+//	DELETE  signs out, 401 without a session; needs the CSRF token
 //
 // A sign-in always makes a fresh session and ends the one that the browser
 // held. Refusals are answered by c.
@@ -115,10 +116,13 @@ func (s *Sessions) current(w http.ResponseWriter, r *http.Request, slug string) 
 	return nil
 }
 
-// signOut ends the session even when its token is no longer good. Without a
-// session there is nothing to end, and the cookie is cleared all the same.
+// signOut ends the session even when its token is no longer good, and clears
+// the cookie also when the session is unknown or a second cookie was planted.
 func (s *Sessions) signOut(w http.ResponseWriter, r *http.Request, slug string) error {
 	value, err := s.cookie(r, slug)
+	if f, ok := errors.AsType[*Failure](err); ok && f.Class == NoToken {
+		return err
+	}
 	if err == nil {
 		if !s.sameSite(r, value) {
 			return failed(CSRF)
