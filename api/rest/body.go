@@ -32,15 +32,12 @@ func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any) error {
 		return fault.New(fault.Invalid, "media_type", "the body must be application/json").Do("send Content-Type: application/json")
 	}
 	// A writer without deadlines (in tests) has no connection to be slow on.
-	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout))
+	// net/http lifts the deadline at the end of the body.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout))
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return bodyFault(err)
 	}
-	// Left in place, the deadline would end the watch for a leaving client, and
-	// with it the request.
-	_ = conn.SetReadDeadline(time.Time{})
 	return decodeStrict(body, dst)
 }
 

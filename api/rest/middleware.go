@@ -54,11 +54,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		ctx, cancel := context.WithTimeoutCause(context.WithValue(r.Context(), recordKey{}, rec), s.cfg.Timeout, errDeadline)
 		defer cancel()
 		r = r.WithContext(ctx)
-		// A reader that takes nothing must not hold its answer for ever. The
-		// deadline is lifted again: the connection may carry a stream next.
-		conn := http.NewResponseController(rw)
-		_ = conn.SetWriteDeadline(start.Add(s.cfg.Timeout + writeGrace))
-		defer func() { _ = conn.SetWriteDeadline(time.Time{}) }()
+		// A reader that takes nothing must not hold its answer for ever.
+		// net/http lifts the deadline after the request.
+		_ = http.NewResponseController(rw).SetWriteDeadline(start.Add(s.cfg.Timeout + writeGrace))
 		defer func() {
 			p := recover()
 			if p == http.ErrAbortHandler {

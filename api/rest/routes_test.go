@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/telltale-dev/telltale/auth"
@@ -213,5 +214,23 @@ func TestForeignHostsAndOrigins(t *testing.T) {
 	pre = w.do("OPTIONS", "/t/acme/api/v1/nodes", "", "", header{"Origin", "https://evil.example"}, ask)
 	if pre.StatusCode != 403 || pre.Header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("the preflight of a foreign origin: %d %v", pre.StatusCode, pre.Header)
+	}
+}
+
+// TestBehindAnotherRouter: the server hands what it does not know itself on.
+func TestBehindAnotherRouter(t *testing.T) {
+	w := newWorld(t)
+	outer := chi.NewRouter()
+	outer.Handle("/t/{tenant}/mcp", http.NotFoundHandler())
+	outer.NotFound(w.srv.ServeHTTP)
+	for target, want := range map[string]int{"/t/acme/api/v1/nodes/db-1": 200, "/t/globex/api/v1/nodes": 401, "/nowhere": 404, "/healthz": 200} {
+		for _, m := range []string{"GET", "HEAD"} {
+			if r := doOn(outer, m, target, w.read, ""); r.StatusCode != want {
+				t.Errorf("%s %s: %d, want %d", m, target, r.StatusCode, want)
+			}
+		}
+	}
+	if r := doOn(outer, "PATCH", "/t/acme/api/v1/nodes", w.read, ""); r.StatusCode != 405 || len(r.Header.Values("Allow")) != 3 {
+		t.Errorf("PATCH: %d %v", r.StatusCode, r.Header)
 	}
 }

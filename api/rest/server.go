@@ -95,8 +95,14 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// ServeHTTP answers one request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+// ServeHTTP answers one request. A router in front of it leaves no trace: the
+// routes here start from the whole path.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if chi.RouteContext(r.Context()) != nil {
+		r = r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, nil))
+	}
+	s.mux.ServeHTTP(w, r)
+}
 
 // base is where a tenant's API lives.
 const base = "/t/{tenant}/api/v1"
