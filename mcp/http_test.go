@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -257,43 +256,6 @@ func TestURLNarrows(t *testing.T) {
 		if code, msg := rpcError(t, r); r.status != 400 || code != -32600 || !strings.Contains(msg, strings.TrimPrefix(strings.Split(query, "=")[0], "?")) {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}
-	}
-}
-
-func TestIdleStreamsGetComments(t *testing.T) {
-	release := make(chan struct{})
-	w := start(t, stub{}, func(c *Config) { c.Pulse = 10 * time.Millisecond })
-	w.h.tools = append(w.h.tools, Tool{Name: "wait_here", Title: "Wait", Description: "for tests", Set: observeSet, Scope: tenants.Read,
-		Run: func(ctx context.Context, _ Call) (Answer, error) {
-			select {
-			case <-release:
-			case <-ctx.Done():
-			}
-			return Answer{Body: map[string]any{}, Text: "waited"}, nil
-		}})
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.URL+"/t/acme/mcp", strings.NewReader(toolCall("wait_here", "{}")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = http.Header{"Authorization": {"Bearer read"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	comments, answered := 0, false
-	for sc := bufio.NewScanner(res.Body); sc.Scan(); {
-		switch {
-		case strings.HasPrefix(sc.Text(), ":"):
-			if comments++; comments == 3 {
-				close(release)
-			}
-		case strings.HasPrefix(sc.Text(), "data:"):
-			answered = strings.Contains(sc.Text(), "waited")
-		}
-	}
-	if comments < 3 || !answered {
-		t.Errorf("%d comments, answered %t", comments, answered)
 	}
 }
 

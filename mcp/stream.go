@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"io"
 	"maps"
 	"net/http"
 	"strings"
@@ -82,6 +83,9 @@ func privateHeaders(h http.Header) {
 func (s *stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return 0, io.ErrClosedPipe
+	}
 	s.writeHeader(http.StatusOK)
 	if s.held {
 		return s.text.Write(p)
