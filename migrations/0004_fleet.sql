@@ -29,7 +29,7 @@ create table node_session (
     duplicate_at   timestamptz,
     primary key (tenant_id, node_id, session_id)
 ) with (fillfactor = 70);
-create index node_session_machine on node_session (tenant_id, machine_id);
+create unique index node_session_current on node_session (tenant_id, node_id) where current;
 select telltale_protect('node_session', app => 'select', jobs => 'select, delete');
 
 -- One row a signal. since moves only when the state changes.

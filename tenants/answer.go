@@ -24,7 +24,7 @@ type Coverage struct {
 const MaxNotCovered = 50
 
 // NotCovered is one node that did not answer, and why: "offline", "stale",
-// "never", "revoked", "off", "no_data".
+// "never", "quarantined", "duplicate", "revoked", "off", "no_data".
 type NotCovered struct {
 	Node   string `json:"node"`
 	Name   string `json:"name"`

@@ -145,6 +145,10 @@ func (d *NodeDetail) sessions(rows pgx.Rows, now time.Time) error {
 		err = r.Scan((*[16]byte)(&id), &s.Replica, &s.Remote, &s.MachineID, &s.BootID, &s.AgentVersion, &s.ConnectedAt, &s.LastSeen,
 			&s.ClosedAt, &s.CloseReason, &s.SkewMS, &s.expires, &s.counters, &s.current)
 		s.ID, s.ConnectedAt, s.LastSeen = id.String(), s.ConnectedAt.UTC(), s.LastSeen.UTC()
+		if s.ClosedAt != nil {
+			at := s.ClosedAt.UTC()
+			s.ClosedAt = &at
+		}
 		return s, err
 	})
 	if err != nil {

@@ -50,7 +50,7 @@ func (s *Service) SessionOpened(ctx context.Context, scope tenants.Scope, f Sess
 	now := s.now()
 	t, n := [16]byte(scope.Tenant), [16]byte(node)
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
-		former, err := formerStreams(ctx, tx, t, n)
+		former, err := formerStreams(ctx, tx, node, t, n)
 		if err != nil {
 			return err
 		}
@@ -92,15 +92,18 @@ type stream struct {
 	seen          time.Time
 }
 
-func formerStreams(ctx context.Context, tx pgx.Tx, tenant, node [16]byte) ([]stream, error) {
-	rows, err := tx.Query(ctx, sqlFormer, tenant, node)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (f stream, err error) {
-		err = r.Scan(&f.machine, &f.boot, &f.connected, &f.seen)
-		return f, err
+// formerStreams waits for the node's turn and reads its streams, newest first.
+func formerStreams(ctx context.Context, tx pgx.Tx, node tenants.NodeID, t, n [16]byte) (former []stream, err error) {
+	b := &pgx.Batch{}
+	b.Queue(sqlTurn, node.String())
+	b.Queue(sqlFormer, t, n).Query(func(rows pgx.Rows) (err error) {
+		former, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (f stream, err error) {
+			err = r.Scan(&f.machine, &f.boot, &f.connected, &f.seen)
+			return f, err
+		})
+		return err
 	})
+	return former, tx.SendBatch(ctx, b).Close()
 }
 
 // returned reports whether a stream comes back from a boot or machine after
@@ -133,7 +136,9 @@ func (s *Service) SessionClosed(ctx context.Context, scope tenants.Scope, id Ses
 	t, n := [16]byte(scope.Tenant), [16]byte(node)
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
+		b.Queue(sqlTurn, node.String())
 		b.Queue(sqlCloseSession, t, n, [16]byte(id), s.now(), reason)
+		b.Queue(sqlNotCurrent, t, n)
 		b.Queue(sqlPromote, t, n)
 		return tx.SendBatch(ctx, b).Close()
 	})

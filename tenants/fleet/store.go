@@ -64,15 +64,18 @@ select reason, sum(n)::bigint, min(first_at), max(last_at), (array_agg(example o
  group by reason order by max(last_at) desc limit 50`
 )
 
-// Streams.
+// Streams. Opening and closing streams of one node take turns, so that exactly
+// one row is current.
 const (
+	sqlTurn = `select pg_advisory_xact_lock(hashtextextended('node_session/' || $1::text, 0))`
+
 	sqlKeepSessions = `
 delete from node_session where tenant_id = $1 and node_id = $2 and closed_at is not null
    and session_id not in (select session_id from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 6)`
 
 	sqlFormer = `
 select machine_id, boot_id, connected_at, last_seen
-  from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 8 for update`
+  from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 8`
 
 	// An open stream that has long been silent was lost with its replica.
 	sqlLoseSessions = `
@@ -90,11 +93,11 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14)`
 update node_session set closed_at = $4, last_seen = greatest(last_seen, $4), close_reason = $5
  where tenant_id = $1 and node_id = $2 and session_id = $3 and closed_at is null`
 
-	// When a stream closes and an older one is still open, that one is current.
+	// The newest open stream is the current one, else the newest of all.
 	sqlPromote = `
-update node_session set current = (session_id = (
-    select session_id from node_session where tenant_id = $1 and node_id = $2 order by closed_at is not null, connected_at desc limit 1))
- where tenant_id = $1 and node_id = $2`
+update node_session set current = true
+ where tenant_id = $1 and node_id = $2 and session_id = (
+    select session_id from node_session where tenant_id = $1 and node_id = $2 order by closed_at is not null, connected_at desc, session_id desc limit 1)`
 
 	sqlSeenMany = `
 update node_session s set last_seen = greatest(s.last_seen, u.at), skew_ms = coalesce(u.skew, s.skew_ms),

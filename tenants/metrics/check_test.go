@@ -154,6 +154,31 @@ func TestPutLayoutRefuses(t *testing.T) {
 	}
 }
 
+func TestLayoutsOfOneNodeAreBounded(t *testing.T) {
+	w := newWorld(t)
+	node := w.node(w.a, "n1")
+	put := func(i int) error {
+		l := inspector.NewLayout("network", []inspector.Series{series("network.drops", inspector.Delta, inspector.Count, "reason", fmt.Sprint(i))})
+		_, err := w.s.PutLayout(context.Background(), node, l.AppendBinary(nil))
+		return err
+	}
+	for i := range maxLayouts {
+		if err := put(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := put(-1); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := put(1); err != nil {
+		t.Errorf("a known one: %v", err)
+	}
+	w.advance(time.Hour)
+	if err := put(-1); err != nil {
+		t.Errorf("an hour later: %v", err)
+	}
+}
+
 // TestRegistryRules: what a newer agent calls by a new name is kept, what
 // contradicts the registry is refused point by point, and neither stops the rest.
 func TestRegistryRules(t *testing.T) {

@@ -152,9 +152,11 @@ func (s *Service) tableOf(l *inspector.Layout) *table {
 
 // PutLayout stores a layout in its canonical encoding for the tenant. A layout
 // that does not pass inspector's Check is Invalid with reason "bad_layout".
-// Storing it again changes nothing.
+// Storing it again changes nothing. A node that makes more than maxLayouts new
+// ones in an hour is Exhausted with reason "too_many_layouts".
 func (s *Service) PutLayout(ctx context.Context, scope tenants.Scope, encoded []byte) (inspector.LayoutHash, error) {
-	if _, err := nodeOf(scope); err != nil {
+	node, err := nodeOf(scope)
+	if err != nil {
 		return inspector.LayoutHash{}, err
 	}
 	l, err := inspector.DecodeLayout(encoded)
@@ -170,6 +172,10 @@ func (s *Service) PutLayout(ctx context.Context, scope tenants.Scope, encoded []
 	key := shapeKey{scope.Tenant, l.Hash}
 	if _, ok := s.layouts.shape(key); ok {
 		return l.Hash, nil
+	}
+	if !s.nodes.mayAdd(node, s.now()) {
+		return inspector.LayoutHash{}, fault.Newf(fault.Exhausted, "too_many_layouts", "a node may add %d layouts in an hour", maxLayouts).
+			Do("keep the set of series stable; fold what changes into an \"other\" series")
 	}
 	var stored []byte
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {

@@ -24,6 +24,9 @@ type nodeState struct {
 	since time.Time // first window seen by this process
 	last  time.Time // newest window
 	uses  []use
+
+	layoutsSince time.Time // start of the hour in which layouts are counted
+	layouts      int       // new layouts since then
 }
 
 type use struct {
@@ -34,6 +37,7 @@ type use struct {
 }
 
 const (
+	maxLayouts    = 240 // new layouts of one node in an hour
 	maxNodeStates = 100_000
 	sameTick      = tenants.WindowLength / 2 // windows of one tick end within this
 	headLife      = time.Minute              // silence of a component after which its headlines are unknown
@@ -48,16 +52,9 @@ func newNodeStates() *nodeStates { return &nodeStates{m: map[nodeKey]*nodeState{
 func (n *nodeStates) use(k nodeKey, sh *shape, end time.Time, heads headlines) (total int, alive uint16) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	st := n.m[k]
-	if st == nil {
-		for old := range n.m {
-			if len(n.m) < maxNodeStates {
-				break
-			}
-			delete(n.m, old)
-		}
-		st = &nodeState{since: end}
-		n.m[k] = st
+	st := n.state(k)
+	if st.since.IsZero() {
+		st.since = end
 	}
 	if end.After(st.last) {
 		st.last = end
@@ -96,4 +93,33 @@ func (n *nodeStates) use(k nodeKey, sh *shape, end time.Time, heads headlines) (
 		}
 	}
 	return total, alive
+}
+
+// state finds or begins a node's state; n.mu is held.
+func (n *nodeStates) state(k nodeKey) *nodeState {
+	st := n.m[k]
+	if st == nil {
+		for old := range n.m {
+			if len(n.m) < maxNodeStates {
+				break
+			}
+			delete(n.m, old)
+		}
+		st = &nodeState{}
+		n.m[k] = st
+	}
+	return st
+}
+
+// mayAdd counts a new layout of a node; false when it makes them too fast to
+// be kept.
+func (n *nodeStates) mayAdd(k nodeKey, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	st := n.state(k)
+	if now.Sub(st.layoutsSince) >= time.Hour {
+		st.layoutsSince, st.layouts = now, 0
+	}
+	st.layouts++
+	return st.layouts <= maxLayouts
 }

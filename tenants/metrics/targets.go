@@ -22,7 +22,7 @@ type target struct {
 	id       tenants.NodeID
 	name     string // clean
 	enrolled time.Time
-	state    string // why it may have no data: never, offline, stale, revoked, or no_data
+	state    string // why it may have no data: never, offline, stale, quarantined, revoked, or no_data
 	group    string // value of the label that a comparison splits by
 }
 
@@ -40,6 +40,7 @@ select n.node_id, n.name, n.enrolled_at, case
     when s.session_id is null then 'never'
     when s.closed_at is not null or s.last_seen <= $3::timestamptz then 'offline'
     when s.last_seen <= $2::timestamptz then 'stale'
+    when abs(s.skew_ms) > 3600000 then 'quarantined'
     else 'no_data' end,
   coalesce((select g.value from node_label g where g.tenant_id = $1 and g.node_id = n.node_id and g.key = $4::text), '')
   from node n left join node_session s on s.tenant_id = $1 and s.node_id = n.node_id and s.current

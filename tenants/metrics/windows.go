@@ -47,13 +47,13 @@ func bounds(from, to, now time.Time) (time.Time, time.Time, error) {
 
 // window is one stored window as it is read.
 type window struct {
-	node                   tenants.NodeID
-	ts                     time.Time
-	layout                 int64
-	samples, lost, folded  int64
-	refused, skewMS, durMS int32
-	skewed                 bool
-	vals                   []byte
+	node                  tenants.NodeID
+	ts                    time.Time
+	layout                int64
+	samples, lost, folded int64
+	refused, durMS        int32
+	skewed                bool
+	vals                  []byte
 }
 
 const (
