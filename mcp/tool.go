@@ -70,7 +70,7 @@ type Answer struct {
 	Rows int // rows that a smaller limit would leave out; 0 when it has none
 }
 
-// readHints are the annotations of a tool that only looks.
+// hints are what a client may tell its user before a call.
 func (t Tool) hints() *sdk.ToolAnnotations {
 	no, destructive := false, t.Writes
 	return &sdk.ToolAnnotations{Title: t.Title, ReadOnlyHint: !t.Writes, IdempotentHint: !t.Writes, OpenWorldHint: &no, DestructiveHint: &destructive}
@@ -86,7 +86,7 @@ func (t Tool) word(schemas bool) *sdk.Tool {
 
 // view is how one URL narrows what its caller sees. It never widens.
 type view struct {
-	sets     []string // empty: every set that is on by default
+	sets     []string // empty: every set
 	exclude  []string
 	readonly bool
 	schemas  bool
@@ -143,8 +143,7 @@ func onOff(q url.Values, key string) (bool, error) {
 	return false, fault.Bad(key, "the URL's %s is neither 1 nor 0", key).Do("send " + key + "=1 or leave it out")
 }
 
-// shows reports whether the URL and the server leave the tool in, whoever
-// calls. Sets that are off by default must be named.
+// shows reports whether the URL leaves the tool in, whoever calls.
 func (v view) shows(t Tool) bool {
 	switch {
 	case slices.Contains(v.exclude, t.Name), slices.Contains(v.exclude, t.Set), v.readonly && t.Writes:
