@@ -126,8 +126,11 @@ func (a *app) agentSide(cfg *config, windows *metrics.Service, own prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Sessions: a.fleet, Windows: windows}, log)
-	own.MustRegister(s)
+	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Nodes: a.directory, Sessions: a.fleet, Windows: windows}, log)
+	own.MustRegister(s, doorCaches(map[string]func() auth.CacheStats{
+		"authorities": func() auth.CacheStats { authorities, _ := ca.Stats(); return authorities },
+		"nodes":       func() auth.CacheStats { _, nodes := ca.Stats(); return nodes },
+	}))
 	return s, nil
 }
 
@@ -140,6 +143,7 @@ func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.
 	fence := auth.NewFence(a.site)
 	gate := auth.NewGate(a.site, verifier, sessions, challenger)
 	metadata := auth.NewMetadata(a.site, a.directory, nil)
+	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{"tokens": tokens.Stats, "sessions": sessions.Stats}), doorRefusals{verifier, fence})
 	api := rest.New(rest.Config{
 		Log: log, Guards: rest.Guards{Gate: gate, Fence: fence, Sessions: sessions, Challenger: challenger},
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,

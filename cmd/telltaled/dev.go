@@ -78,8 +78,12 @@ func dev(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	// The database's user must be able to pass, whatever the umask; what is
+	// secret inside has its own mode.
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
+			return err
+		}
 	}
 	if o.readyFile != "" { // a file of an earlier run must not be taken for ours
 		if err := os.Remove(o.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -22,6 +22,7 @@ interface Props {
 }
 
 const height = 180;
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 /** Lines over time, with the newest known value of each below. */
 export function Chart({ title, times, lines, from, to }: Props) {
@@ -101,7 +102,7 @@ function options(width: number, { lines, from, to }: { lines: Line[]; from: numb
     legend: { show: false },
     cursor: { y: false },
     scales: { x: { min: from, max: to }, y: { range: (_u, min, max) => [Math.min(0, min ?? 0), Math.max(max ?? 0, 1e-9) * 1.1 || 1] } },
-    axes: [axis, { ...axis, size: 64, values: (_u, ticks) => ticks.map((t) => value(t, unit, rate)) }],
-    series: [{}, ...lines.map((l, i) => ({ label: l.name, stroke: series[i % series.length], width: 1.5, points: { size: 4 }, spanGaps: false }))],
+    axes: [{ ...axis, values: (_u, ticks) => ticks.map((t) => clock.format(t * 1000)) }, { ...axis, size: 64, values: (_u, ticks) => ticks.map((t) => value(t, unit, rate)) }],
+    series: [{}, ...lines.map((l, i) => ({ label: l.name, stroke: series[i % series.length], width: 1.5, points: { show: true, size: 3 }, spanGaps: false }))],
   };
 }

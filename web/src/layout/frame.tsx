@@ -19,7 +19,7 @@ export function Frame() {
   }
 
   async function leave() {
-    if (session.data?.csrf_token) await signOut(tenant, session.data.csrf_token).catch(() => undefined);
+    if (session.data?.csrf) await signOut(tenant, session.data.csrf).catch(() => undefined);
     queries.clear();
     await navigate(`/?${new URLSearchParams({ tenant })}`);
   }
@@ -39,8 +39,7 @@ export function Frame() {
         <span className="grow" />
         {session.data && (
           <span className="who" title={session.data.scopes.join(" ")}>
-            {session.data.principal.name || session.data.principal.id}
-            {session.data.restricted && " (limited)"}
+            {session.data.name || session.data.principal}
           </span>
         )}
         <ThemeSwitch />

@@ -32,12 +32,12 @@ export function SignInPage() {
     try {
       const session = await signIn(tenant.trim(), token.trim());
       setToken("");
-      localStorage.setItem(lastTenant, session.tenant.slug);
+      localStorage.setItem(lastTenant, session.tenant);
       queries.clear();
-      queries.setQueryData([session.tenant.slug, "session"], session);
+      queries.setQueryData([session.tenant, "session"], session);
       const back = params.get("back");
       // Only an address of this tenant's pages is followed.
-      const own = `/t/${session.tenant.slug}/ui`;
+      const own = `/t/${session.tenant}/ui`;
       await navigate(back === own || back?.startsWith(`${own}/`) ? back : own);
     } catch (err) {
       setError(err instanceof ApiError && err.status === 401 ? new ApiError(401, { ...err.problem, next: ["check the tenant's name and the token; `make up` prints both"] }) : (err as Error));
