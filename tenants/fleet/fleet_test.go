@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
@@ -289,5 +290,30 @@ func TestSetModules(t *testing.T) {
 	}
 	if sw, err := w.s.SwitchedSince(ctx, []tenants.TenantID{w.b}, time.Time{}); err != nil || len(sw) != 0 {
 		t.Errorf("another tenant hears %+v %v", sw, err)
+	}
+}
+
+// TestStreamsTakeTurns opens and closes many streams of one node at once:
+// the node stays one row, whose stream is an open one.
+func TestStreamsTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	n := w.node(w.a, "n1")
+	var g errgroup.Group
+	for i := range 8 {
+		g.Go(func() error {
+			o, err := w.s.SessionOpened(ctx, n, facts("m", "b"))
+			if err != nil || i == 0 {
+				return err
+			}
+			return w.s.SessionClosed(ctx, n, o.ID, "replaced")
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := w.s.List(ctx, reader(w.a, tenants.Selector{}), ListQuery{})
+	if err != nil || len(p.Nodes) != 1 || p.Nodes[0].Status != Online {
+		t.Errorf("%+v %v", p.Nodes, err)
 	}
 }
