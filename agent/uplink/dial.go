@@ -36,7 +36,6 @@ func dial(server string, tlsConf *tls.Config, dialer DialFunc) (*grpc.ClientConn
 		grpc.WithTransportCredentials(credentials.NewTLS(tlsConf)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: callTimeout}),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithReadBufferSize(bufferBytes),
 		grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDisableServiceConfig(),

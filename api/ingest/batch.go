@@ -167,6 +167,9 @@ func (b *batcher) write(ctx context.Context, items []item, checked []metrics.Che
 func (b *batcher) settle(it item, o metrics.Outcome) {
 	switch {
 	case o.Status == metrics.Retry:
+		if o.Err == nil {
+			o.Err = fault.New(fault.Unavailable, "not_stored", "the report could not be stored").Do("send it again")
+		}
 		it.from.broke(o.Err)
 	case o.Status == metrics.StaleEpoch:
 		it.from.broke(fault.New(fault.Conflict, "stale_epoch", "the stream's epoch is no longer the current one").Do("open the stream again"))

@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -39,6 +40,12 @@ func (s *store) Write(ctx context.Context, batch []metrics.Checked) ([]metrics.O
 	return out, nil
 }
 
+func (s *store) noted() ([]int, []time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.batches), slices.Clone(s.at)
+}
+
 func (s *store) total() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +64,12 @@ type end struct {
 
 func (e *end) settled(metrics.Outcome) { e.mu.Lock(); e.done++; e.mu.Unlock() }
 func (e *end) broke(err error)         { e.mu.Lock(); e.err = err; e.mu.Unlock() }
-func (e *end) broken() bool            { e.mu.Lock(); defer e.mu.Unlock(); return e.err != nil }
+func (e *end) state() (done int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.done, e.err
+}
+func (e *end) broken() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.err != nil }
 
 func inBubble(t *testing.T, s *store, cfg Config, f func(t *testing.T, b *batcher)) {
 	t.Helper()
@@ -87,8 +99,8 @@ func TestLingerAdapts(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			synctest.Wait()
-			if s.total() != 20 || len(s.batches) != 20 {
-				t.Errorf("%d items in batches %v", s.total(), s.batches)
+			if batches, _ := s.noted(); s.total() != 20 || len(batches) != 20 {
+				t.Errorf("%d items in batches %v", s.total(), batches)
 			}
 			if got := b.lanes[0]; len(got) != 0 {
 				t.Error("something is left")
@@ -105,8 +117,8 @@ func TestLingerAdapts(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			must(t, b.submit(t.Context(), node, item{from: e}))
 			time.Sleep(time.Second)
-			if len(s.batches) != 1 || s.at[0].Sub(began) != lingerIdle {
-				t.Errorf("batches %v after %v", s.batches, s.at[0].Sub(began))
+			if batches, at := s.noted(); len(batches) != 1 || at[0].Sub(began) != lingerIdle {
+				t.Errorf("batches %v after %v", batches, at)
 			}
 		})
 	})
@@ -119,10 +131,11 @@ func TestLingerAdapts(t *testing.T) {
 				time.Sleep(100 * time.Microsecond)
 			}
 			time.Sleep(time.Second)
-			if s.total() != 20_000 || e.done != 20_000 {
-				t.Fatalf("%d stored, %d settled", s.total(), e.done)
+			if done, _ := e.state(); s.total() != 20_000 || done != 20_000 {
+				t.Fatalf("%d stored, %d settled", s.total(), done)
 			}
-			late := s.at[len(s.at)-20:]
+			_, at := s.noted()
+			late := at[len(at)-20:]
 			for i := 1; i < len(late)-2; i++ {
 				if d := late[i].Sub(late[i-1]); d > lingerBusy+time.Millisecond {
 					t.Errorf("under load a batch took %v", d)
@@ -149,7 +162,8 @@ func TestBatchesAreBounded(t *testing.T) {
 		if s.total() != 3000 {
 			t.Errorf("%d stored", s.total())
 		}
-		for _, n := range s.batches {
+		batches, _ := s.noted()
+		for _, n := range batches {
 			if n > metrics.MaxBatch {
 				t.Errorf("a batch of %d", n)
 			}
@@ -170,8 +184,8 @@ func TestBackPressure(t *testing.T) {
 				t.Fatal("nothing holds the submitter back")
 			}
 		}
-		if ctx.Err() == nil || e.done != 0 {
-			t.Errorf("after %d items: %v, %d settled", sent, ctx.Err(), e.done)
+		if done, _ := e.state(); ctx.Err() == nil || done != 0 {
+			t.Errorf("after %d items: %v, %d settled", sent, ctx.Err(), done)
 		}
 	})
 }
@@ -188,11 +202,11 @@ func TestFailureBreaksItsSourceOnly(t *testing.T) {
 		}
 		must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: second}))
 		time.Sleep(10 * time.Second)
-		if first.err == nil || first.done != 0 {
-			t.Errorf("the failed source: %v, %d settled", first.err, first.done)
+		if done, err := first.state(); err == nil || done != 0 {
+			t.Errorf("the failed source: %v, %d settled", err, done)
 		}
-		if second.err != nil || second.done != 1 || s.total() != 1 {
-			t.Errorf("the other source: %v, %d settled, %d stored", second.err, second.done, s.total())
+		if done, err := second.state(); err != nil || done != 1 || s.total() != 1 {
+			t.Errorf("the other source: %v, %d settled, %d stored", err, done, s.total())
 		}
 	})
 }
@@ -204,8 +218,8 @@ func TestRetryOutcomeBreaksTheSource(t *testing.T) {
 			e := &end{}
 			must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: e}))
 			time.Sleep(time.Second)
-			if e.done != 0 || status == metrics.StaleEpoch && e.err == nil {
-				t.Errorf("%s: %d settled, %v", status, e.done, e.err)
+			if done, err := e.state(); done != 0 || err == nil {
+				t.Errorf("%s: %d settled, %v", status, done, err)
 			}
 		})
 	}

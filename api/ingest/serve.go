@@ -17,8 +17,8 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 )
 
-// Connection bounds. Buffers are small and write buffers shared because a
-// server holds ten thousand mostly idle connections. A dead path is noticed
+// Connection bounds. Buffers are small, and write buffers shared (gRPC's
+// default), because a server holds ten thousand mostly idle connections. A dead path is noticed
 // after keepaliveTime + keepaliveTimeout, within 45 s, on this side too.
 const (
 	bufferBytes      = 4 << 10
@@ -52,7 +52,6 @@ func (s *Server) grpcServer(cert CertificateFunc) *grpc.Server {
 		grpc.MaxConcurrentStreams(8),
 		grpc.MaxHeaderListSize(16<<10),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.SharedWriteBuffer(true),
 		grpc.ReadBufferSize(bufferBytes),
 		grpc.WriteBufferSize(bufferBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

@@ -313,7 +313,7 @@ func (st *stream) broken() bool { return st.failed.Load() }
 func (st *stream) cut(reason string, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.err == nil {
+	if st.reason == "" {
 		st.reason, st.err = reason, err
 		st.failed.Store(true)
 		close(st.ended)

@@ -21,7 +21,6 @@ type setting struct {
 	env    string // variable; empty: TELLTALE_ and the name
 	def    string // default, as one would write it; empty: none
 	help   string
-	bool   bool // the flag needs no value
 	secret bool // not logged
 	set    func(string) error
 }
@@ -41,12 +40,7 @@ func load(e env, name string, args []string, settings []setting) ([]slog.Attr, e
 	fs.Usage = func() {}
 	flags := map[string]string{}
 	for _, s := range settings {
-		take := func(v string) error { flags[s.name] = v; return nil }
-		if s.bool {
-			fs.BoolFunc(s.name, s.help, take)
-		} else {
-			fs.Func(s.name, s.help, take)
-		}
+		fs.Func(s.name, s.help, func(v string) error { flags[s.name] = v; return nil })
 	}
 	config := fs.String("config", "", "")
 	if err := fs.Parse(args); err != nil {
@@ -152,11 +146,7 @@ func printUsage(e env, name string, settings []setting) {
 	fmt.Fprintf(w, "Usage: %s [flags]\n\nA flag wins over the environment, that over the file of --config, that over the default.\n\n", name)
 	fmt.Fprintf(w, "  --config FILE\n        YAML file of the settings below, by the names of their flags\n        TELLTALE_CONFIG\n")
 	for _, s := range settings {
-		arg := " VALUE"
-		if s.bool {
-			arg = ""
-		}
-		fmt.Fprintf(w, "  --%s%s\n        %s", s.name, arg, s.help)
+		fmt.Fprintf(w, "  --%s VALUE\n        %s", s.name, s.help)
 		if s.def != "" {
 			fmt.Fprintf(w, " (default %s)", s.def)
 		}
@@ -188,15 +178,6 @@ func number(p *int, low, high int) func(string) error {
 			return fmt.Errorf("want a number from %d to %d, not %q", low, high, v)
 		}
 		*p = n
-		return nil
-	}
-}
-
-func yes(p *bool) func(string) error {
-	return func(v string) (err error) {
-		if *p, err = strconv.ParseBool(v); err != nil {
-			return fmt.Errorf("want true or false, not %q", v)
-		}
 		return nil
 	}
 }
