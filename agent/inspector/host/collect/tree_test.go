@@ -170,7 +170,6 @@ func capability(c *Collector, signal string) inspector.Capability {
 	return inspector.Capability{}
 }
 
-
 func ownTime(t *testing.T) time.Duration {
 	t.Helper()
 	var ru unix.Rusage
