@@ -19,7 +19,7 @@ func TestDev(t *testing.T) {
 	t.Run("real traffic within 30 s", func(t *testing.T) {
 		s.await(30*time.Second, "network metrics of this machine", func() bool {
 			text, code := telltale(t, acme, "read", "call", "metrics_summary", `{"module":"network"}`)
-			return code == 0 && strings.Contains(text, "if_rx_bytes") && strings.Contains(text, "lo")
+			return code == 0 && strings.Contains(text, "interface=lo")
 		})
 	})
 	t.Run("every probe signal from bpf", func(t *testing.T) { everySignalFromBPF(t, acme) })
