@@ -182,3 +182,29 @@ func BenchmarkReads(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTopNow asks for the greatest of 10,000 nodes.
+func BenchmarkTopNow(b *testing.B) {
+	w := newWorld(b)
+	ctx := context.Background()
+	w.exec(`insert into node (tenant_id, node_id, name, enrol_token, enrolled_at)
+		select $1, gen_random_uuid(), 'host-' || i, 't', $2::timestamptz from generate_series(1, 10000) i`, uid(w.a), start)
+	w.exec(`insert into node_head (tenant_id, node_id, epoch, seq, last_ts, head_set, vals)
+		select tenant_id, node_id, 1, 5, $2, $3, array[random(), random()] from node where tenant_id = $1`, uid(w.a), w.now(), w.s.heads.set)
+	for i := range 10 {
+		w.fill(w.node(w.a, fmt.Sprintf("hot%d", i)), 30, uint64(1000+i))
+	}
+	w.exec("analyze")
+	all := reader(w.a, tenants.Selector{})
+	var took []time.Duration
+	for b.Loop() {
+		t0 := time.Now()
+		r, err := w.s.Query(ctx, all, Query{Metrics: []string{"network.opens"}, Top: 10, By: ByLast})
+		if err != nil || len(r.Series) != 10 {
+			b.Fatal(len(r.Series), err)
+		}
+		took = append(took, time.Since(t0))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
+}

@@ -106,9 +106,13 @@ func TestPrepare(t *testing.T) {
 	w := newWorld(t)
 	sel := tenants.Selector{Labels: map[string]string{"a": "b", "c": "d"}, IDs: []tenants.NodeID{tenants.NewNodeID()}}
 	scope := reader(w.a, sel)
+	heads := &scoped{args: []any{1, 2, 3, 4, 5}}
+	heads.sql.WriteString(sqlTopHeads + sqlOnlyOf)
+	heads.in(sel)
+	heads.sql.WriteString(")" + sqlTopHeadsTail)
 	for i, sql := range []string{
 		sqlPutLayout, sqlLayoutHash, sqlLayoutByHash, sqlOpen, sqlLockHeads, sqlInsertWin, sqlMoveHeads, sqlKeepOut, sqlMakePartition,
-		sqlDropPartition, sqlPartitions, sqlMaintainLock, sqlOff, sqlWindows, sqlLayouts, sqlSignals,
+		sqlDropPartition, sqlPartitions, sqlMaintainLock, sqlOff, sqlWindows, sqlLayouts, sqlSignals, sqlCountNodes, heads.sql.String(), targetsHead(scope, "", start).sql.String() + sqlSilent,
 		targetsQuery(scope, "", sel.Labels, "", start).sql.String(), targetsQuery(scope, "x", nil, "", start).sql.String(),
 		targetsQuery(scope, tenants.NewNodeID().String(), nil, "g", start).sql.String(),
 	} {

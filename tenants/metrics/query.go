@@ -27,8 +27,13 @@ func (s *Service) Query(ctx context.Context, scope tenants.Scope, q Query) (Resu
 	if err != nil {
 		return Result{}, err
 	}
-	targets, err := s.targets(ctx, scope, q.Node, q.NodeLabels, q.Group)
-	if err != nil {
+	heads := q.onHeads(s)
+	var targets []target
+	if !heads {
+		if targets, err = s.targets(ctx, scope, q.Node, q.NodeLabels, q.Group); err != nil {
+			return Result{}, err
+		}
+	} else if err := checkLabels("node_labels", q.NodeLabels); err != nil {
 		return Result{}, err
 	}
 	a := &asking{s: s, q: q, now: now, node: 1, out: Result{Window: tenants.Window{From: q.From, To: q.To}, StepS: int(q.Step / time.Second), Series: []Series{},
@@ -44,6 +49,8 @@ func (s *Service) Query(ctx context.Context, scope tenants.Scope, q Query) (Resu
 	// A window that ends a little after the span may lie in it by its middle.
 	a.r = &reading{s: s, scope: scope, targets: targets, from: q.From, to: q.To.Add(tenants.WindowLength), components: q.components(s.owner)}
 	switch {
+	case heads:
+		err = a.topNow(ctx, scope)
 	case q.Top > 0:
 		err = a.top(ctx)
 	case q.Group != "":

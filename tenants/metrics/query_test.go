@@ -144,6 +144,20 @@ func TestQueryManyNodes(t *testing.T) {
 		t.Errorf("top of a restricted principal: %s", diff)
 	}
 
+	q.By = ByLast // from the head rows
+	r = w.query(all, q)
+	if diff := cmp.Diff([]string{"network.opens n6 7", "network.opens n5 6", "network.opens n4 5"}, shapes(r)); diff != "" || *r.Truncated.Total != 7 ||
+		r.Coverage.Asked != 8 || r.Coverage.Answered != 7 || len(r.Coverage.NotCovered) != 1 || r.Coverage.NotCovered[0].Reason != "never" || *r.FreshnessS != 0 {
+		t.Errorf("top now: %s, %+v", diff, r)
+	}
+	if diff := cmp.Diff([]string{"network.opens n6 7", "network.opens n4 5", "network.opens n2 3"}, shapes(w.query(x, q))); diff != "" {
+		t.Errorf("top now of a restricted principal: %s", diff)
+	}
+	q.NodeLabels = map[string]string{"zone": "y"}
+	if r := w.query(x, q); len(r.Series) != 0 || r.Coverage.Asked != 0 {
+		t.Errorf("top now outside the selector: %v", shapes(r))
+	}
+
 	q = base
 	q.Group = "zone"
 	q.Metrics = []string{"network.opens"}
@@ -267,7 +281,7 @@ func TestNothingForeign(t *testing.T) {
 		q := Query{Metrics: []string{"network.opens"}, NodeLabels: extra}
 		switch rng.IntN(3) {
 		case 0:
-			q.Top = 1 + rng.IntN(5)
+			q.Top, q.By = 1+rng.IntN(5), []By{ByAvg, ByLast, BySum}[rng.IntN(3)]
 		case 1:
 			q.Group = "env"
 		}

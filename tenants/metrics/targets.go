@@ -41,7 +41,7 @@ select n.node_id, n.name, n.enrolled_at, case
     when s.closed_at is not null or s.last_seen <= $3::timestamptz then 'offline'
     when s.last_seen <= $2::timestamptz then 'stale'
     when abs(s.skew_ms) > 3600000 then 'quarantined'
-    else 'no_data' end,
+    else 'no_data' end as state,
   coalesce((select g.value from node_label g where g.tenant_id = $1 and g.node_id = n.node_id and g.key = $4::text), '')
   from node n left join node_session s on s.tenant_id = $1 and s.node_id = n.node_id and s.current
  where n.tenant_id = $1`
@@ -81,9 +81,20 @@ func (q *scoped) in(sel tenants.Selector) {
 	q.labels(sel.Labels)
 }
 
-func targetsQuery(scope tenants.Scope, ref string, labels map[string]string, group string, now time.Time) *scoped {
+func targetsHead(scope tenants.Scope, group string, now time.Time) *scoped {
 	q := &scoped{args: []any{uid(scope.Tenant), now.Add(-tenants.NodeStaleAfter), now.Add(-offlineAfter), group}}
 	q.sql.WriteString(sqlTargets)
+	return q
+}
+
+func scanTarget(r pgx.CollectableRow) (t target, err error) {
+	err = r.Scan((*[16]byte)(&t.id), &t.name, &t.enrolled, &t.state, &t.group)
+	t.name, t.group = inspector.CleanText(t.name), inspector.CleanText(t.group)
+	return t, err
+}
+
+func targetsQuery(scope tenants.Scope, ref string, labels map[string]string, group string, now time.Time) *scoped {
+	q := targetsHead(scope, group, now)
 	q.in(scope.Nodes)
 	if ref == "" {
 		q.labels(labels)
@@ -112,11 +123,7 @@ func (s *Service) targets(ctx context.Context, scope tenants.Scope, ref string, 
 		return nil, err
 	}
 	q := targetsQuery(scope, ref, labels, group, s.now())
-	list, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, func(r pgx.CollectableRow) (t target, err error) {
-		err = r.Scan((*[16]byte)(&t.id), &t.name, &t.enrolled, &t.state, &t.group)
-		t.name, t.group = inspector.CleanText(t.name), inspector.CleanText(t.group)
-		return t, err
-	})
+	list, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanTarget)
 	if err != nil || ref == "" {
 		return list, err
 	}

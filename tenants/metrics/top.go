@@ -78,6 +78,9 @@ func (a *asking) points(ctx context.Context, best map[string][]winner, total int
 	if err != nil {
 		return err
 	}
+	if a.node == 1 { // the winners come from the head rows: nothing was read before
+		a.worst, a.out.Lost, a.out.SkewCorrected = second.worst, second.out.Lost, second.out.SkewCorrected
+	}
 	for _, c := range list {
 		if c != nil { // nil: its partition was dropped between the readings
 			a.out.Series = append(a.out.Series, c.render(a.q.From))
