@@ -112,7 +112,7 @@ func TestPrepare(t *testing.T) {
 	heads.sql.WriteString(")" + sqlTopHeadsTail)
 	for i, sql := range []string{
 		sqlPutLayout, sqlLayoutHash, sqlLayoutByHash, sqlOpen, sqlLockHeads, sqlInsertWin, sqlMoveHeads, sqlKeepOut, sqlMakePartition,
-		sqlDropPartition, sqlPartitions, sqlMaintainLock, sqlOff, sqlWindows, sqlLayouts, sqlSignals, sqlCountNodes, heads.sql.String(), targetsHead(scope, "", start).sql.String() + sqlSilent,
+		sqlDropPartition, sqlPartitions, sqlMaintainLock, sqlOff, sqlWindows, sqlLayouts, sqlSignals, sqlCountNodes, sqlCountHeads + sqlNotRevoked, heads.sql.String(), targetsHead(scope, "", start).sql.String() + sqlSilent,
 		targetsQuery(scope, "", sel.Labels, "", start).sql.String(), targetsQuery(scope, "x", nil, "", start).sql.String(),
 		targetsQuery(scope, tenants.NewNodeID().String(), nil, "g", start).sql.String(),
 	} {
