@@ -288,7 +288,7 @@ export interface components {
             type: "about:blank";
             title: string;
             status: number;
-            /** @description What is wrong */
+            /** @description What is wrong, with the bound where there is one. */
             detail?: string;
             /** @enum {string} */
             kind: "INTERNAL" | "INVALID_ARGUMENT" | "PERMISSION_DENIED" | "NOT_FOUND" | "CONFLICT" | "RESOURCE_EXHAUSTED" | "UNAVAILABLE" | "DEADLINE_EXCEEDED" | "FAILED_PRECONDITION" | "UNAUTHENTICATED";
@@ -576,8 +576,10 @@ export interface components {
             /** @description count, bytes, ns, ratio, seconds. */
             unit: string;
             help?: string;
-            /** @description Why there is no value. */
+            /** @description Why there is no value, as a word: offline, no_data, off, … */
             reason?: string;
+            /** @description The node's own sentence for the reason; untrusted. */
+            why?: string;
             /** @description Per label set, greatest first. */
             rows?: components["schemas"]["LabelRow"][];
             other?: components["schemas"]["Stats"];
