@@ -225,6 +225,8 @@ type Service struct {
 	now     func() time.Time
 	heads   headlines
 
+	overviews overviews
+
 	mu    sync.Mutex
 	seen  map[sessionKey]sighting // sightings not yet written
 	drops uint64                  // sightings dropped because too many were waiting

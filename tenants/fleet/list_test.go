@@ -129,6 +129,52 @@ func TestOverview(t *testing.T) {
 	}
 }
 
+// TestOverviewOfALargeFleet: it is answered again for two seconds, to those
+// who see the same nodes and to nobody else.
+func TestOverviewOfALargeFleet(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	w.crowd(w.a, 5000)
+	w.crowd(w.b, 3000)
+	get := func(s tenants.Scope) Overview {
+		t.Helper()
+		o, err := w.s.Overview(ctx, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	all := reader(w.a, tenants.Selector{})
+	first := get(all)
+	w.advance(time.Second)
+	if o := get(all); !o.At.Equal(first.At) || o.Nodes != 5000 {
+		t.Errorf("read again after a second: %v", o.At)
+	}
+	for name, tt := range map[string]struct {
+		scope tenants.Scope
+		want  int
+	}{
+		"other tenant":   {reader(w.b, tenants.Selector{}), 3000},
+		"prod":           {reader(w.a, tenants.Selector{Labels: map[string]string{"env": "prod"}}), 2500},
+		"zone":           {reader(w.a, tenants.Selector{Labels: map[string]string{"zone": "3"}}), 500},
+		"one node":       {reader(w.a, tenants.Selector{IDs: []tenants.NodeID{tenants.NewNodeID()}}), 0},
+		"labels, not id": {reader(w.a, tenants.Selector{Labels: map[string]string{"env": "test"}}), 2500},
+	} {
+		for range 2 {
+			if o := get(tt.scope); o.Nodes != tt.want {
+				t.Errorf("%s: %d nodes, want %d", name, o.Nodes, tt.want)
+			}
+		}
+	}
+	w.advance(time.Second)
+	if o := get(all); o.At.Equal(first.At) {
+		t.Error("not read again after two seconds")
+	}
+	if _, err := w.s.Overview(ctx, tenants.Scope{Tenant: w.a}); !fault.Is(err, fault.Denied) {
+		t.Errorf("no scope: %v", err)
+	}
+}
+
 // TestNothingForeign asks at random and checks that no answer holds a node
 // outside of the scope.
 func TestNothingForeign(t *testing.T) {
@@ -244,8 +290,9 @@ func BenchmarkReads(b *testing.B) {
 		name string
 		call func() error
 	}{
-		{"Overview", func() error { return second(w.s.Overview(ctx, all)) }},
-		{"OverviewSelected", func() error { return second(w.s.Overview(ctx, prod)) }},
+		{"OverviewRead", func() error { w.s.overviews.m = nil; return second(w.s.Overview(ctx, all)) }},
+		{"OverviewReadSelected", func() error { w.s.overviews.m = nil; return second(w.s.Overview(ctx, prod)) }},
+		{"OverviewAgain", func() error { return second(w.s.Overview(ctx, all)) }},
 		{"List", func() error { return second(w.s.List(ctx, all, ListQuery{Cursor: page.NextCursor})) }},
 		{"List200Selected", func() error { return second(w.s.List(ctx, prod, ListQuery{Limit: 200})) }},
 		{"ListStatus", func() error { return second(w.s.List(ctx, all, ListQuery{Status: []Status{Offline}})) }},

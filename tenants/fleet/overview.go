@@ -17,12 +17,17 @@ const (
 	maxWorst  = 3  // nodes of one Worst
 )
 
-// Overview sums up every node in scope. It needs telltale:read.
+// Overview sums up every node in scope. It needs telltale:read. The answer may
+// be shared with other callers: do not change its maps and slices.
 func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, error) {
 	if err := scope.Require(tenants.Read); err != nil {
 		return Overview{}, err
 	}
 	now, args := s.times(scope)
+	key := overviewKey(scope)
+	if o, ok := s.overviews.get(key, now); ok {
+		return o, nil
+	}
 	t := [16]byte(scope.Tenant)
 	o := Overview{At: now.UTC(), ByStatus: map[Status]int{}, Unhealthy: []CapabilityShare{}, Kept: []QuarantineShare{}, Worst: []Worst{},
 		Coverage: tenants.Coverage{NotCovered: []tenants.NotCovered{}}}
@@ -50,6 +55,7 @@ func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, 
 		return Overview{}, err
 	}
 	o.Coverage.More = max(0, o.Nodes-o.ByStatus[Online]-len(o.Coverage.NotCovered))
+	s.overviews.put(key, o)
 	return o, nil
 }
 
