@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -221,5 +222,32 @@ func TestSummaryRefusals(t *testing.T) {
 		if f := fault.Of(err); f == nil || f.Kind != tt.kind || f.Field != tt.field {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+	}
+}
+
+// TestLabelSetsAreBounded: beyond a bound label sets are no longer told apart,
+// and nothing is lost from the sums.
+func TestLabelSetsAreBounded(t *testing.T) {
+	c, _ := testRegistry().Component("storage")
+	sum := newSumming(c, start, start.Add(-time.Minute), start)
+	for i := range 8 {
+		tb := &table{component: "storage", barred: make([]bool, 1000), unknown: make([]bool, 1000)}
+		vals := make([]inspector.Value, 1000)
+		for k := range 1000 {
+			tb.series = append(tb.series, series("storage.reads", inspector.Delta, inspector.Count, "device", fmt.Sprint(i, " ", k)))
+			tb.kinds = append(tb.kinds, inspector.Delta)
+			vals[k] = delta(1)
+		}
+		w := &window{ts: start, durMS: 10_000, vals: inspector.AppendValues(nil, tb.series, vals)}
+		sum.visit(nil, w, tb)
+		sum.done(&target{})
+	}
+	if held := len(sum.metrics["storage.reads"].rows); held > maxRowsHeld {
+		t.Errorf("%d label sets are told apart", held)
+	}
+	sum.finish(&sum.out)
+	m := sum.out.Metrics[0]
+	if *m.Sum != 8000 || *m.Other.Sum != 8000-maxRows {
+		t.Errorf("sum %d, other %d", *m.Sum, *m.Other.Sum)
 	}
 }

@@ -21,7 +21,8 @@ const maxAttempts = 64
 // transaction. Reports of one node are taken in order of seq; one below the
 // node's high-water mark is Replayed. When the batch fails for the sake of one
 // report it is split, so that the others get through: a report the database
-// refuses is Quarantined, and a transient failure holds up its own node only.
+// refuses is Quarantined, and a transient failure of a part makes its reports,
+// and later ones of their nodes, Retry.
 // The error is non-nil only when nothing was committed; the outcomes then are
 // all Retry.
 func (s *Service) Write(ctx context.Context, batch []Checked) ([]Outcome, error) {

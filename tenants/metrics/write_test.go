@@ -230,6 +230,38 @@ func TestOneBadWindow(t *testing.T) {
 	}
 }
 
+// TestTransientFailureKeepsTheOrder: a batch is split for one bad window, and
+// then another window of the same node meets a passing failure. What follows
+// it must wait, else it would overtake and the first would be lost.
+func TestTransientFailureKeepsTheOrder(t *testing.T) {
+	w := newWorld(t)
+	w.exec(`create function unlucky() returns trigger language plpgsql as $$ begin
+		if new.samples = 13 then raise exception 'bad' using errcode = '22003'; end if;
+		if new.samples = 14 then raise exception 'busy' using errcode = '40001'; end if;
+		return new; end $$`)
+	w.exec(`create trigger unlucky before insert on win for each row execute function unlucky()`)
+	l := netLayout()
+	node := w.node(w.a, "n")
+	w.layout(node, l)
+	w.open(node)
+	var batch []Checked
+	for i, samples := range []uint64{13, 14, 1, 1} {
+		r := report(1, uint64(i+1), l, w.now().Add(time.Duration(i-4)*tenants.WindowLength), netValues(1))
+		r.Samples = samples
+		batch = append(batch, w.check(node, r))
+	}
+	out := w.write(batch...)
+	if out[0].Status != Quarantined || out[1].Status != Retry || out[2].Status != Retry || out[3].Status != Retry || !fault.Is(out[2].Err, fault.Unavailable) {
+		t.Errorf("%+v", out)
+	}
+	w.exec(`drop trigger unlucky on win`)
+	for i, o := range w.write(batch...) {
+		if want := map[bool]Status{true: Replayed, false: Stored}[i == 0]; o.Status != want {
+			t.Errorf("sent again: seq %d %s, want %s", o.Seq, o.Status, want)
+		}
+	}
+}
+
 func TestWriteFailsAsAWhole(t *testing.T) {
 	w := newWorld(t)
 	n := w.node(w.a, "n")
