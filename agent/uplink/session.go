@@ -22,6 +22,7 @@ const (
 	ackTimeout      = time.Minute      // the oldest report without an acknowledgement, or one blocked send
 	flushTimeout    = 2 * time.Second  // after the agent was told to stop
 	handoverTimeout = 5 * time.Second  // to get acknowledged what is on the wire before a planned reconnect
+	byeTimeout      = time.Second      // for the server's own end of the stream
 	pingEvery       = 30 * time.Second // silence after which a clock exchange is made
 	checkEvery      = 15 * time.Second
 	defaultInFlight = 64
@@ -183,7 +184,8 @@ func (s *session) loop(ctx context.Context) error {
 		case <-stopping:
 			stopping, goal = nil, nil
 			leave(flushTimeout)
-			time.AfterFunc(flushTimeout, s.cancel) // a send may be blocked
+			cut := time.AfterFunc(flushTimeout+byeTimeout, s.cancel) // a send may be blocked
+			defer cut.Stop()
 		case <-deadline:
 			return s.bye(goal)
 		case err := <-s.ended:
@@ -193,9 +195,17 @@ func (s *session) loop(ctx context.Context) error {
 	}
 }
 
-// bye closes the sending side, so that the server sees a clean end.
+// bye closes the sending side and lets the server end the stream, so that
+// both sides see a clean end.
 func (s *session) bye(result error) error {
 	_ = s.stream.CloseSend() // the connection goes away next, whatever it says
+	late := time.NewTimer(byeTimeout)
+	defer late.Stop()
+	select {
+	case err := <-s.ended:
+		s.ended <- err
+	case <-late.C:
+	}
 	return result
 }
 

@@ -95,6 +95,11 @@ func TestExactlyOnceOverAgentRestart(t *testing.T) {
 		}
 		r.eventually("acknowledged", func() bool { return u.Stats().Acked == 5 })
 		stop()
+		r.eventually("the server sees a clean end", func() bool {
+			d, err := r.fleet.Get(t.Context(), limited(r.acme, node), node.String())
+			must(t, err)
+			return len(d.Sessions) > 0 && d.Sessions[0].CloseReason == "eof"
+		})
 		if round == 1 { // a crash keeps the reservation; a lost file means a new epoch
 			must(t, os.Remove(filepath.Join(id.Dir(), "position.json")))
 		}

@@ -88,13 +88,14 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer s.rescue(info.FullMethod, &err)
-	if !s.admit.streams.Allow() {
-		s.count.admitDenied.Add(1)
-		return s.answer(errBusy("streams"), retryAfter())
-	}
 	ctx, err := s.identify(ss.Context())
 	if err != nil {
 		return s.answer(err, 0)
+	}
+	// After the certificate: strangers must not use up what nodes are due.
+	if !s.admit.streams.Allow() {
+		s.count.admitDenied.Add(1)
+		return s.answer(errBusy("streams"), retryAfter())
 	}
 	return s.answered(info.FullMethod, next(srv, &identified{ss, ctx}))
 }

@@ -9,7 +9,7 @@ import (
 // counters are the server's own, since its start.
 type counters struct {
 	streams, replaced, parked, cut, drained, admitDenied atomic.Uint64
-	reports, replays, gaps, rewinds, layoutAsks          atomic.Uint64
+	reports, replays, settled, gaps, rewinds, layoutAsks atomic.Uint64
 	stored, quarantined, refused, tallyDrops, oversized  atomic.Uint64
 	batches, batched, writeErrors                        atomic.Uint64
 	enrolled, enrolFailed, renewed, authFailed, panics   atomic.Uint64
@@ -26,6 +26,7 @@ type Stats struct {
 	AdmitDenied          uint64 // streams and enrolments turned away by rate
 	Reports              uint64 // envelopes that arrived, replays and gaps included
 	Replays              uint64 // already stored; acknowledged again
+	Settled              uint64 // committed before a stream broke, and told to the agent only when it came back
 	Gaps                 uint64 // out of order; asked for again
 	Rewinds              uint64 // rewinds sent
 	LayoutAsks           uint64 // unknown layouts asked for
@@ -50,7 +51,7 @@ func (s *Server) Stats() Stats {
 	st := Stats{
 		Live: s.hub.size(), Streams: c.streams.Load(), Replaced: c.replaced.Load(), Parked: c.parked.Load(), Cut: c.cut.Load(),
 		Drained: c.drained.Load(), AdmitDenied: c.admitDenied.Load(), Reports: c.reports.Load(),
-		Replays: c.replays.Load(), Gaps: c.gaps.Load(), Rewinds: c.rewinds.Load(), LayoutAsks: c.layoutAsks.Load(),
+		Replays: c.replays.Load(), Settled: c.settled.Load(), Gaps: c.gaps.Load(), Rewinds: c.rewinds.Load(), LayoutAsks: c.layoutAsks.Load(),
 		Stored: c.stored.Load(), Quarantined: c.quarantined.Load(), Refused: c.refused.Load(),
 		TallyDrops: c.tallyDrops.Load(), Oversized: c.oversized.Load(), Batches: c.batches.Load(),
 		Batched: c.batched.Load(), WriteErrors: c.writeErrors.Load(), Enrolled: c.enrolled.Load(),
@@ -83,7 +84,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.GaugeValue, float64(st.QueueItems))
 	for kind, n := range map[string]uint64{
 		"stream_opened": st.Streams, "stream_replaced": st.Replaced, "stream_parked": st.Parked, "stream_cut": st.Cut, "stream_drained": st.Drained,
-		"admission_denied": st.AdmitDenied, "report": st.Reports, "report_replayed": st.Replays, "report_gap": st.Gaps,
+		"admission_denied": st.AdmitDenied, "report": st.Reports, "report_replayed": st.Replays, "report_settled_late": st.Settled, "report_gap": st.Gaps,
 		"rewind": st.Rewinds, "layout_asked": st.LayoutAsks, "window_stored": st.Stored, "report_quarantined": st.Quarantined,
 		"refused": st.Refused, "refusal_unrecorded": st.TallyDrops, "message_oversized": st.Oversized,
 		"batch": st.Batches, "batch_report": st.Batched, "batch_failed": st.WriteErrors,

@@ -149,6 +149,9 @@ func (st *stream) open(ctx context.Context, c caller, f *pb.AgentFrame) error {
 	st.epoch, st.acked, st.expected = pos.Epoch, pos.HighSeq, pos.HighSeq+1
 	if pos.Epoch == h.Epoch {
 		st.expected = max(st.expected, h.NextSeq)
+		if h.NextSeq > 0 && h.NextSeq <= pos.HighSeq {
+			s.count.settled.Add(pos.HighSeq - h.NextSeq + 1)
+		}
 	}
 	welcome := &pb.Welcome{
 		Epoch: pos.Epoch, HighSeq: pos.HighSeq, WindowMs: tenants.WindowLength.Milliseconds(),
