@@ -317,3 +317,44 @@ func TestStreamsTakeTurns(t *testing.T) {
 		t.Errorf("%+v %v", p.Nodes, err)
 	}
 }
+
+// TestRunWritesTheLastSighting: what was seen before the end is not lost.
+func TestRunWritesTheLastSighting(t *testing.T) {
+	w := newWorld(t)
+	n := w.node(w.a, "n1")
+	o := w.open(n, facts("m", "b"))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- w.s.Run(ctx) }()
+	w.advance(30 * time.Second)
+	w.s.Seen(n, o.ID, Sighting{})
+	w.s.Seen(reader(w.a, tenants.Selector{}), o.ID, Sighting{}) // no node: ignored
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if d := w.get(n); !d.LastSeen.Equal(w.now()) || w.s.Dropped() != 0 {
+		t.Errorf("last seen %v, want %v", d.LastSeen, w.now())
+	}
+}
+
+// TestFlushKeepsWhatItCannotWrite: the database is away for a moment.
+func TestFlushKeepsWhatItCannotWrite(t *testing.T) {
+	w := newWorld(t)
+	n := w.node(w.a, "n1")
+	o := w.open(n, facts("m", "b"))
+	skew := 5 * time.Second
+	w.advance(30 * time.Second)
+	w.s.Seen(n, o.ID, Sighting{Skew: &skew})
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.s.Flush(gone); err == nil {
+		t.Fatal("a flush with a dead context succeeded")
+	}
+	if err := w.s.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if d := w.get(n); !d.LastSeen.Equal(w.now()) || d.SkewMS == nil || *d.SkewMS != 5000 {
+		t.Errorf("last seen %v, skew %v", d.LastSeen, d.SkewMS)
+	}
+}
