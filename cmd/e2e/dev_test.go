@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -50,15 +51,8 @@ func everySignalFromBPF(t *testing.T, acme tenant) {
 		t.Skip("this kernel has no BTF: " + err.Error())
 	}
 	host := nodes(t, acme)[0]
-	a := call(t, "GET", acme.RESTURL+"/nodes/"+host.Node+"/capabilities", acme.Tokens["read"], "")
-	var got struct {
-		Capabilities []struct{ Component, Signal, Level, Source, Reason string }
-	}
-	if err := json.Unmarshal([]byte(a.body), &got); err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]int{}
-	for _, c := range got.Capabilities {
+	for _, c := range capabilities(t, acme, host) {
 		if c.Component != "network" && c.Component != "storage" && c.Component != "process" {
 			continue
 		}
@@ -70,6 +64,18 @@ func everySignalFromBPF(t *testing.T, acme tenant) {
 	if len(seen) != 3 {
 		t.Errorf("signals by module: %v, want all three modules", seen)
 	}
+}
+
+type capability struct{ Component, Signal, Level, Source, Reason string }
+
+func capabilities(t *testing.T, x tenant, n node) []capability {
+	t.Helper()
+	a := call(t, "GET", x.RESTURL+"/nodes/"+n.Node+"/capabilities", x.Tokens["read"], "")
+	var got struct{ Capabilities []capability }
+	if err := json.Unmarshal([]byte(a.body), &got); err != nil {
+		t.Fatalf("%d %v: %s", a.status, err, a.body)
+	}
+	return got.Capabilities
 }
 
 // TestKilledServer kills the server without warning: the database must end
@@ -124,4 +130,45 @@ func clusterState(t *testing.T, data string) string {
 	}
 	t.Fatalf("no cluster state in:\n%s", out)
 	return ""
+}
+
+// TestDevAsOrdinaryUser starts everything without privileges: the probe falls
+// back to /proc, says so per signal, and dev prints the one line that helps.
+func TestDevAsOrdinaryUser(t *testing.T) {
+	dir := newDataDir(t)
+	adjust := func(*exec.Cmd) {}
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		if err := os.Chown(filepath.Dir(dir), nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		adjust = func(c *exec.Cmd) {
+			c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+			c.Dir = filepath.Dir(dir)
+			c.Env = append(os.Environ(), "HOME="+filepath.Dir(dir), "TMPDIR="+filepath.Dir(dir))
+		}
+	}
+	s := startDev(t, dir, adjust)
+	acme := s.tenant(t, "acme")
+	s.await(30*time.Second, "traffic read from /proc", func() bool {
+		text, code := telltale(t, acme, "read", "call", "metrics_summary", `{"module":"network"}`)
+		return code == 0 && strings.Contains(text, "interface=lo")
+	})
+	levels := map[string]int{}
+	for _, c := range capabilities(t, acme, nodes(t, acme)[0]) {
+		if c.Source == "bpf" {
+			t.Errorf("%s %s claims bpf without privileges", c.Component, c.Signal)
+		}
+		if c.Level != "full" && c.Reason == "" {
+			t.Errorf("%s %s is %s without a reason", c.Component, c.Signal, c.Level)
+		}
+		levels[c.Level]++
+	}
+	if levels["degraded"] == 0 || levels["off"] == 0 {
+		t.Errorf("levels %v, want some degraded to /proc and some off", levels)
+	}
+	s.interrupt() // its output is complete now
+	if out := s.output.String(); !strings.Contains(out, "setcap cap_bpf,cap_perfmon") {
+		t.Errorf("no line that gives the probe its capabilities:\n%s", out)
+	}
 }
