@@ -13,7 +13,7 @@ need() { # need PACKAGE COMMAND: the package, unless the command is there
 }
 
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
-need npm npm
+[ -n "$(type -Pa npm | grep -vF "$PWD/deploy/node/bin/")" ] || missing+=(npm)
 if [ "$what" = test ]; then
   need gcc gcc                         # the race detector needs cgo
   [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
@@ -66,6 +66,8 @@ npm_ci() {
   echo "$want" >"$1/node_modules/.installed"
 }
 
-npm_ci deploy/node
-export PATH="$PWD/deploy/node/bin:$PATH"
+# Any npm bootstraps the pinned one; from then on only the pinned one is used.
+pinned=$PWD/deploy/node/bin
+PATH=$(printf %s "$PATH" | tr : '\n' | grep -vxF "$pinned" | paste -sd:) npm_ci deploy/node
+export PATH="$pinned:$PATH"
 if [ -e web/package-lock.json ]; then npm_ci web; fi
