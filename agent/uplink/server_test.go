@@ -191,6 +191,33 @@ func TestRefusalKeepsTheIdentity(t *testing.T) {
 	}
 }
 
+// A server that sends its agents away again and again does not get them all
+// the time.
+func TestEndlessDrainIsDamped(t *testing.T) {
+	t.Parallel()
+	u := connected(t, server{report: func(g grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]) error {
+		if err := welcome(g, &pb.Welcome{Epoch: 1}); err != nil {
+			return err
+		}
+		if err := g.Send(&pb.ServerFrame{Kind: &pb.ServerFrame_Drain{Drain: &pb.Drain{}}}); err != nil {
+			return err
+		}
+		for {
+			if _, err := g.Recv(); err != nil {
+				return nil
+			}
+		}
+	}})
+	began := time.Now()
+	until(t, "it came back three times", func() bool { return u.Stats().Connects >= 3 })
+	if d := time.Since(began); d < 2*backoffFloor {
+		t.Errorf("three connections within %v", d)
+	}
+	if u.Stats().Failures != 0 {
+		t.Error("a planned reconnect counts as a failure")
+	}
+}
+
 func TestRefusalReadsWell(t *testing.T) {
 	st, _ := status.New(codes.Unauthenticated, "expired\x1b").WithDetails(&pb.Fault{Reason: "certificate_expired", Next: "look at the clock", ServerTimeNs: time.Now().Add(49 * time.Second).UnixNano(), RetryAfterMs: 1 << 60})
 	err := refusal(st.Err())

@@ -151,7 +151,10 @@ func (u *Uplink) Run(ctx context.Context) error {
 			break
 		}
 		if errors.Is(err, errHandover) {
-			back.reset()
+			// At once, unless the server keeps sending us away.
+			if time.Since(began) < handoverTimeout {
+				sleep(ctx, back.next(0))
+			}
 			continue
 		}
 		u.counts.failures.Add(1)

@@ -15,6 +15,9 @@ import (
 // replicas that wrote them have clocks of their own.
 const lookBack = 30 * time.Second
 
+// lookTimeout bounds one look.
+const lookTimeout = 3 * time.Second
+
 // hub knows the live streams of this replica, one a node, and carries to them
 // what changes elsewhere: revocations, module switches, the server's end.
 // Safe for concurrent use.
@@ -142,7 +145,7 @@ func (h *hub) run(ctx context.Context) error {
 }
 
 func (h *hub) cutRevoked(ctx context.Context, ids []tenants.TenantID, since time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.Recheck)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	nodes, suspended, err := h.deps.Nodes.RevokedSince(ctx, ids, since)
 	if err != nil || len(nodes)+len(suspended) == 0 {
@@ -163,7 +166,7 @@ func (h *hub) cutRevoked(ctx context.Context, ids []tenants.TenantID, since time
 }
 
 func (h *hub) tellSwitches(ctx context.Context, ids []tenants.TenantID, since time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.Recheck)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	changed, err := h.deps.Sessions.SwitchedSince(ctx, ids, since)
 	for _, c := range changed {

@@ -81,7 +81,7 @@ type Config struct {
 	QueueItems    int           // reports waiting for a batch, over all streams; 8192
 	Writers       int           // batches written at once; 2
 	MaxAge        time.Duration // age at which a stream is asked to reconnect, spread by a quarter; 6 h
-	Recheck       time.Duration // how often revocations and switches are looked for; 2 s, at most 4 s
+	Recheck       time.Duration // how often revocations and switches are looked for; 1 s, at most 2 s
 	DrainTimeout  time.Duration // given to streams to leave when the server stops; 3 s
 	WriteTimeout  time.Duration // how long a batch is retried before its streams are closed; 20 s
 	Now           func() time.Time
@@ -100,8 +100,8 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.CertLifetime, tenants.NodeCertLifetime)
 	def(&c.MaxAge, 6*time.Hour)
-	def(&c.Recheck, 2*time.Second)
-	c.Recheck = min(c.Recheck, tenants.RevocationDelay-time.Second)
+	def(&c.Recheck, time.Second)
+	c.Recheck = min(c.Recheck, 2*time.Second) // the certificate's own look-up may be 3 s old
 	def(&c.DrainTimeout, 3*time.Second)
 	def(&c.WriteTimeout, 20*time.Second)
 	num(&c.StreamsPerSec, 500)
