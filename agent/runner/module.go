@@ -149,7 +149,20 @@ func (m *module) step(ctx context.Context, now time.Time) {
 	}
 }
 
+// openTurn is how long a module waits for another one to finish opening.
+const openTurn = 2 * time.Second
+
+// open takes its turn: loading programs needs the kernel's type information
+// in memory, and two modules at once would double the peak. One that hangs
+// does not hold up the others.
 func (m *module) open() error {
+	late := time.NewTimer(openTurn)
+	defer late.Stop()
+	select {
+	case m.runner.opening <- struct{}{}:
+		defer func() { <-m.runner.opening }()
+	case <-late.C:
+	}
 	c, err := m.Open()
 	if err != nil {
 		return err

@@ -58,6 +58,7 @@ type Runner struct {
 	log     *slog.Logger
 	modules []*module
 	kick    chan struct{} // switches changed, or a report did
+	opening chan struct{} // holds one token while a module opens
 
 	wg sync.WaitGroup // calls in flight
 }
@@ -70,7 +71,7 @@ func New(cfg Config, modules []Module, sink Sink, log *slog.Logger) *Runner {
 	if cfg.Deadline <= 0 {
 		cfg.Deadline = cfg.Interval * 8 / 10
 	}
-	r := &Runner{cfg: cfg, sink: sink, log: log, kick: make(chan struct{}, 1)}
+	r := &Runner{cfg: cfg, sink: sink, log: log, kick: make(chan struct{}, 1), opening: make(chan struct{}, 1)}
 	for _, m := range modules {
 		w := &module{Module: m, runner: r, log: log.With("component", m.Component)}
 		if slices.Contains(cfg.Off, m.Component) {
