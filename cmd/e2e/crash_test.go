@@ -219,7 +219,16 @@ func TestExactlyOnceOverKilledServer(t *testing.T) {
 	for range kills {
 		flow("full flow")
 		hold("nobody")
+		written, same := 0.0, 0
 		s.within(20*time.Second, "a commit that is done and not answered", func() bool {
+			// Both writers hang: what they commit is not answered any more.
+			if now := s.metric("telltale_windows_written_total"); now != written {
+				written, same = now, 0
+				return false
+			}
+			if same++; same < 25 {
+				return false
+			}
 			var n int
 			err := conn.QueryRow(t.Context(), `select count(*) from pg_stat_activity where usename = 'telltale_ingest' and wait_event = 'SyncRep'`).Scan(&n)
 			if err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,7 +24,7 @@ func TestDev(t *testing.T) {
 			return code == 0 && strings.Contains(text, "interface=lo")
 		})
 	})
-	t.Run("every probe signal from bpf", func(t *testing.T) { everySignalFromBPF(t, acme) })
+	t.Run("every probe signal from bpf", func(t *testing.T) { everySignalFromBPF(t, s, acme) })
 	t.Run("tenants never meet", func(t *testing.T) { tenantsNeverMeet(t, s, acme, globex) })
 	t.Run("stops whole", func(t *testing.T) {
 		s.interrupt()
@@ -43,7 +44,7 @@ func TestDev(t *testing.T) {
 	})
 }
 
-func everySignalFromBPF(t *testing.T, acme tenant) {
+func everySignalFromBPF(t *testing.T, s *stack, acme tenant) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root: the kernel refuses BPF programs, and the degraded signals are tested elsewhere")
 	}
@@ -51,6 +52,9 @@ func everySignalFromBPF(t *testing.T, acme tenant) {
 		t.Skip("this kernel has no BTF: " + err.Error())
 	}
 	host := nodes(t, acme)[0]
+	s.await(20*time.Second, "all modules opened", func() bool {
+		return !slices.ContainsFunc(capabilities(t, acme, host), func(c capability) bool { return c.Reason == "not opened yet" })
+	})
 	seen := map[string]int{}
 	for _, c := range capabilities(t, acme, host) {
 		if c.Component != "network" && c.Component != "storage" && c.Component != "process" {

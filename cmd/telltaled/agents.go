@@ -114,7 +114,7 @@ func (g *agentGroup) perTenant() []tenantCount {
 // args returns the command lines that a child runs one after the other; the
 // last one stays.
 func (g *agentGroup) args(c agentChild) [][]string {
-	common := []string{"--server", g.server, "--ca", g.caFile, "--token", c.tenant.EnrolToken}
+	common := []string{"--server", g.server, "--ca", g.caFile, "--token", c.tenant.agentToken}
 	if !c.real {
 		dir := filepath.Join(g.dir, "agents", "simulated-"+c.tenant.Slug)
 		return [][]string{append([]string{"simulate", "--n", strconv.Itoa(c.n), "--dir", dir}, common...)}

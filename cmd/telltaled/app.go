@@ -35,6 +35,7 @@ type app struct {
 
 	httpAddr, grpcAddr, mgmtAddr net.Addr
 	fleet                        *fleet.Service
+	tools                        *mcp.Handler
 	handler                      http.Handler // of --http
 }
 
@@ -92,7 +93,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 	}
 	uses := auth.NewUses(a.access, log)
 	a.handler = a.callerSide(cfg, reg, windows, uses, own, log)
-	registerOwn(own, a.db, windows, grpcCert)
+	registerOwn(own, a, windows, grpcCert)
 
 	a.parts = []part{
 		{"database", 5 * time.Second, func(ctx context.Context) error {
@@ -148,10 +149,11 @@ func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.
 		Log: log, Guards: rest.Guards{Gate: gate, Fence: fence, Sessions: sessions, Challenger: challenger},
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
 	})
-	tools := fence.Hosts(fence.Origins(gate.Bearer(mcp.New(mcp.Config{
+	a.tools = mcp.New(mcp.Config{
 		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Registry: reg},
 		Log: log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
-	}))))
+	})
+	tools := fence.Hosts(fence.Origins(gate.Bearer(a.tools)))
 
 	r := chi.NewRouter()
 	r.Handle("/t/{tenant}/mcp", tools)

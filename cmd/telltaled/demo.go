@@ -40,6 +40,8 @@ type readyTenant struct {
 	RESTURL        string            `json:"rest_url"`
 	OperatorTokens map[string]string `json:"operator_tokens"`
 	EnrolToken     string            `json:"enrol_token"`
+
+	agentToken string // enrols the stack's own agents
 }
 
 // demo makes the two tenants with fresh tokens, runs their agents, writes the
@@ -51,14 +53,14 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 	}
 	d.out.step("tenants acme and globex, with fresh tokens")
 	state := loadDevState(d.dir)
-	next := devState{EnrolTokens: map[string]string{}}
+	next := devState{EnrolTokens: map[string][]string{}}
 	for _, slug := range []string{"acme", "globex"} {
-		t, enrolID, err := a.devTenant(ctx, slug, state.EnrolTokens[slug])
+		t, enrolIDs, err := a.devTenant(ctx, slug, state.EnrolTokens[slug])
 		if err != nil {
 			return fmt.Errorf("tenant %s: %w", slug, err)
 		}
 		doc.Tenants = append(doc.Tenants, t)
-		next.EnrolTokens[slug] = enrolID
+		next.EnrolTokens[slug] = enrolIDs
 	}
 	if err := next.save(d.dir); err != nil {
 		return err
@@ -86,38 +88,47 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 }
 
 // devTenant makes sure a tenant is there and replaces its tokens.
-func (a *app) devTenant(ctx context.Context, slug, oldEnrol string) (t readyTenant, enrolID string, err error) {
+func (a *app) devTenant(ctx context.Context, slug string, oldEnrol []string) (t readyTenant, enrolIDs []string, err error) {
 	ten, err := a.directory.TenantBySlug(ctx, slug)
 	if fault.Is(err, fault.NotFound) {
 		ten, err = a.directory.CreateTenant(ctx, slug, slug)
 	}
 	if err != nil {
-		return t, "", err
+		return t, nil, err
 	}
 	sc := auth.Local(ten, "telltaled dev", tenants.Admin)
 	t = readyTenant{Slug: slug, MCPURL: a.site.MCP(slug), RESTURL: a.site.REST(slug), OperatorTokens: map[string]string{}}
 	for _, kind := range devTokenKinds {
 		name := "dev " + kind
 		if _, err := a.access.RevokeByName(ctx, sc, name); err != nil {
-			return t, "", err
+			return t, nil, err
 		}
 		scopes, _ := tenants.ParseScopes([]string{"telltale:read", "telltale:" + kind})
 		if t.OperatorTokens[kind], _, err = a.access.CreateToken(ctx, sc, access.TokenSpec{Name: name, Scopes: scopes}); err != nil {
-			return t, "", err
+			return t, nil, err
 		}
 	}
-	if oldEnrol != "" {
-		if err := a.directory.RevokeEnrolToken(ctx, sc, oldEnrol); err != nil && !fault.Is(err, fault.NotFound) {
-			return t, "", err
+	for _, id := range oldEnrol {
+		if err := a.directory.RevokeEnrolToken(ctx, sc, id); err != nil && !fault.Is(err, fault.NotFound) {
+			return t, nil, err
 		}
 	}
-	secret, tok, err := a.directory.CreateEnrolToken(ctx, sc, directory.EnrolTokenSpec{
-		Uses: devEnrolUses, TTL: 24 * time.Hour, Labels: map[string]string{"environment": "dev"},
-	})
-	t.EnrolToken = secret
-	return t, tok.ID, err
+	for _, tok := range []struct {
+		secret *string
+		uses   int
+	}{{&t.EnrolToken, devEnrolUses}, {&t.agentToken, maxDevAgents}} {
+		secret, made, err := a.directory.CreateEnrolToken(ctx, sc, directory.EnrolTokenSpec{
+			Uses: tok.uses, TTL: 24 * time.Hour, Labels: map[string]string{"environment": "dev"},
+		})
+		if err != nil {
+			return t, nil, err
+		}
+		*tok.secret, enrolIDs = secret, append(enrolIDs, made.ID)
+	}
+	return t, enrolIDs, nil
 }
 
+// devEnrolUses is how many nodes the ready file's enrolment token is good for.
 const devEnrolUses = 100
 
 // awaitNodes returns once every expected agent is online.
@@ -151,7 +162,7 @@ func (a *app) awaitNodes(ctx context.Context, g *agentGroup) error {
 
 // devState remembers, between runs, what the next one must withdraw.
 type devState struct {
-	EnrolTokens map[string]string `json:"enrol_tokens"` // slug → id
+	EnrolTokens map[string][]string `json:"enrol_tokens"` // slug → ids
 }
 
 func loadDevState(dir string) (s devState) {

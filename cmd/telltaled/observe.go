@@ -33,7 +33,7 @@ func (a *app) schemaCurrent(ctx context.Context) error {
 }
 
 // registerOwn exposes the health of the parts that keep their own counts.
-func registerOwn(own prometheus.Registerer, db *tenantdb.DB, windows *metrics.Service, grpcCert *auth.ServerCert) {
+func registerOwn(own prometheus.Registerer, a *app, windows *metrics.Service, grpcCert *auth.ServerCert) {
 	gauge := func(name, help string, read func() float64) {
 		own.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 	}
@@ -49,7 +49,14 @@ func registerOwn(own prometheus.Registerer, db *tenantdb.DB, windows *metrics.Se
 	counter("telltale_windows_expired_total", "Windows accepted and older than raw windows are kept.", func(g metrics.Gauges) uint64 { return g.Expired })
 	counter("telltale_points_refused_total", "Single values refused as out of range.", func(g metrics.Gauges) uint64 { return g.RefusedPoints })
 	counter("telltale_window_batches_split_total", "Batches split because one report spoiled them.", func(g metrics.Gauges) uint64 { return g.Splits })
-	own.MustRegister(poolStats{db})
+	total := func(name, help string, read func() uint64) {
+		own.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) }))
+	}
+	total("telltale_sightings_dropped_total", "Signs of life of nodes that found no room to wait for their write.", a.fleet.Dropped)
+	total("telltale_tenant_cache_evicted_total", "Tenants that newer ones pushed out of the cache of slugs.", a.directory.SlugsEvicted)
+	total("telltale_mcp_servers_evicted_total", "Cached MCP servers that newer ones pushed out.", func() uint64 { return uint64(a.tools.Evicted()) })
+	total("telltale_mcp_mixed_era_total", "Requests of clients that mix the MCP revisions.", func() uint64 { return uint64(a.tools.MixedEra()) })
+	own.MustRegister(poolStats{a.db})
 }
 
 // poolStats exposes the connection pools.

@@ -44,13 +44,13 @@ const (
 
 	MemoryTotal           = "host.memory_total_bytes"
 	MemoryAvailable       = "host.memory_available_bytes"
-	MemoryAvailableRatio  = "host.memory_available_ratio"
+	MemoryUsedRatio       = "host.memory_used_ratio"
 	MemoryFree            = "host.memory_free_bytes"
 	MemoryCached          = "host.memory_cached_bytes"
 	MemoryDirty           = "host.memory_dirty_bytes"
 	CgroupMemoryTotal     = "host.cgroup_memory_total_bytes"
 	CgroupMemoryAvailable = "host.cgroup_memory_available_bytes"
-	CgroupMemoryRatio     = "host.cgroup_memory_available_ratio"
+	CgroupMemoryRatio     = "host.cgroup_memory_used_ratio"
 	SwapTotal             = "host.swap_total_bytes"
 	SwapFree              = "host.swap_free_bytes"
 	SwapIn                = "host.swap_in_bytes"
@@ -130,13 +130,13 @@ func metrics() []inspector.Metric {
 
 		{Name: MemoryTotal, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Memory of the whole machine, from /proc/meminfo"},
 		{Name: MemoryAvailable, Kind: gauge, Unit: bytes, Signal: Memory, Help: "The kernel's estimate of memory that new work can have without swapping"},
-		{Name: MemoryAvailableRatio, Kind: gauge, Unit: ratio, Signal: Memory, Headline: true, Help: "Available memory as a share of the whole machine's memory"},
+		{Name: MemoryUsedRatio, Kind: gauge, Unit: ratio, Signal: Memory, Headline: true, Help: "Memory that new work cannot have without swapping, as a share of the whole machine's memory"},
 		{Name: MemoryFree, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Memory that nothing uses at all"},
 		{Name: MemoryCached, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Page cache, without swap cache"},
 		{Name: MemoryDirty, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Pages that wait to be written to disk"},
 		{Name: CgroupMemoryTotal, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Memory of the agent's own container, where its /proc shows the container only"},
 		{Name: CgroupMemoryAvailable, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Available memory of the agent's own container"},
-		{Name: CgroupMemoryRatio, Kind: gauge, Unit: ratio, Signal: Memory, Help: "Available memory as a share of the container's memory"},
+		{Name: CgroupMemoryRatio, Kind: gauge, Unit: ratio, Signal: Memory, Help: "Memory that new work cannot have without swapping, as a share of the container's memory"},
 		{Name: SwapTotal, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Swap space; 0 means that there is none"},
 		{Name: SwapFree, Kind: gauge, Unit: bytes, Signal: Memory, Help: "Swap space that is unused"},
 		{Name: SwapIn, Kind: delta, Unit: bytes, Signal: Memory, Help: "Bytes read back from swap, from /proc/vmstat"},

@@ -1,6 +1,18 @@
 import type { Schemas } from "../api/client";
 import { value } from "../layout/format";
 
+/** What the agent itself had to drop: "12 windows of network, 09:10 to 09:14". */
+export function agentLosses(counters: Record<string, number>): [string, number][] {
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  return Object.entries(counters).flatMap(([key, n]): [string, number][] => {
+    const component = key.startsWith("lost_windows_") ? key.slice("lost_windows_".length) : "";
+    if (!component || n === 0) return [];
+    const [from = 0, to = 0] = [counters[`lost_from_unix_s_${component}`], counters[`lost_to_unix_s_${component}`]];
+    const when = from > 0 ? `, last from ${clock.format(from * 1000)} to ${clock.format(to * 1000)}` : "";
+    return [[`windows of ${component} dropped on the node${when}`, n]];
+  });
+}
+
 /** What the node is, its latest headline values, and what is known to be missing of its data. */
 export function Facts({ node }: { node: Schemas["NodeDetail"] }) {
   const facts: [string, string | undefined][] = [
@@ -12,7 +24,7 @@ export function Facts({ node }: { node: Schemas["NodeDetail"] }) {
     ["Node id", node.node],
   ];
   const losses = [
-    ...Object.entries(node.loss.agent).filter(([, n]) => n > 0),
+    ...agentLosses(node.loss.agent),
     ...(node.loss.missing_seq > 0 ? [["reports that never arrived", node.loss.missing_seq] as const] : []),
     ...(node.loss.refused_points > 0 ? [["values refused", node.loss.refused_points] as const] : []),
   ];

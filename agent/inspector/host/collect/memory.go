@@ -29,7 +29,7 @@ func (c *Collector) readMemory(context.Context, span) (string, error) {
 		v, ok := kib[key]
 		c.gauge(metric, inspector.Bytes, float64(v)*1024, ok)
 	}
-	scope, totalM, availM, ratioM := "", host.MemoryTotal, host.MemoryAvailable, host.MemoryAvailableRatio
+	scope, totalM, availM, ratioM := "", host.MemoryTotal, host.MemoryAvailable, host.MemoryUsedRatio
 	if c.virtual("meminfo") {
 		scope = "scope cgroup: /proc/meminfo shows the agent's container"
 		totalM, availM, ratioM = host.CgroupMemoryTotal, host.CgroupMemoryAvailable, host.CgroupMemoryRatio
@@ -39,7 +39,7 @@ func (c *Collector) readMemory(context.Context, span) (string, error) {
 	put(totalM, "MemTotal")
 	put(availM, "MemAvailable") // absent before Linux 3.14: unknown, not guessed from MemFree
 	available, ok := kib["MemAvailable"]
-	c.gauge(ratioM, inspector.Ratio, min(float64(available)/float64(total), 1), ok)
+	c.gauge(ratioM, inspector.Ratio, 1-min(float64(available)/float64(total), 1), ok)
 	put(host.MemoryFree, "MemFree")
 	put(host.MemoryCached, "Cached")
 	put(host.MemoryDirty, "Dirty")
