@@ -48,6 +48,7 @@ func allCommands() []command {
 		{"tenant create", "SLUG", "create a tenant", tenantCreate},
 		{"tenant list", "", "list the tenants", tenantList},
 		{"tenant suspend", "SLUG", "suspend a tenant, or resume it with --resume", tenantSuspend},
+		{"tenant mcp", "SLUG on|off", "switch a tenant's MCP endpoint on or off", tenantMCP},
 		{"token create", "", "create an operator token and print it once", tokenCreate},
 		{"token list", "", "list a tenant's operator tokens", tokenList},
 		{"token revoke", "ID", "revoke an operator token", tokenRevoke},

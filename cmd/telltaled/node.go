@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/directory"
+)
+
+func enrolTokenCreate(ctx context.Context, e env, args []string) error {
+	var tenant string
+	var uses int
+	var ttl time.Duration
+	var labels words
+	return withAdmin(ctx, e, "enrol-token create", args, func(fs *flag.FlagSet) {
+		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG`")
+		fs.IntVar(&uses, "uses", 1, "how many `NODES` it may enrol")
+		fs.DurationVar(&ttl, "expires", 24*time.Hour, "life of the token")
+		fs.Var(&labels, "labels", "`LABELS` it gives to its nodes (key=value, comma-separated)")
+	}, 0, func(ctx context.Context, a *admin, _ []string) error {
+		sc, err := a.scope(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		spec := directory.EnrolTokenSpec{Uses: uses, TTL: ttl}
+		if spec.Labels, err = parseLabels(labels); err != nil {
+			return err
+		}
+		secret, _, err := a.directory.CreateEnrolToken(ctx, sc, spec)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(e.stderr, "enrolment token of tenant %s for %d node(s), valid for %s; it is shown this once:\n", tenant, uses, ttl)
+		fmt.Fprintln(e.stdout, secret)
+		return nil
+	})
+}
+
+func nodeRevoke(ctx context.Context, e env, args []string) error {
+	var tenant string
+	return withAdmin(ctx, e, "node revoke", args, func(fs *flag.FlagSet) {
+		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG`")
+	}, 1, func(ctx context.Context, a *admin, args []string) error {
+		sc, err := a.scope(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		id, name, err := a.directory.ResolveNode(ctx, sc, args[0])
+		if err != nil {
+			return err
+		}
+		if err := a.directory.RevokeNode(ctx, sc, id); err != nil {
+			return err
+		}
+		fmt.Fprintf(e.stdout, "node %s (%s) is cut off within %s; enrol it anew to let it back\n", name, id, tenants.RevocationDelay)
+		return nil
+	})
+}
