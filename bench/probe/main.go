@@ -1,9 +1,9 @@
-// Command probe measures what the eBPF programs cost: TCP ping-pong and
-// connect/close with and without them in alternating rounds of one process,
-// and the nanoseconds of each program's run. It needs root and loads only
-// loopback.
+// Command probe measures what the eBPF programs cost: TCP ping-pong,
+// connect/close and a pipe ping-pong with and without them in alternating
+// rounds of one process, and the nanoseconds of each program's run. It needs
+// root and loads only loopback.
 //
-// It owns its two workloads (workload.go). Start reading at run.
+// It owns its workloads (workload.go). Start reading at run.
 package main
 
 import (
@@ -22,14 +22,16 @@ import (
 	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/collectors"
 	"github.com/telltale-dev/telltale/agent/runner"
+	"github.com/telltale-dev/telltale/bench/internal/rig"
 )
 
 func main() {
 	rounds := flag.Int("rounds", 15, "alternating rounds with and without the programs")
 	length := flag.Duration("round", 500*time.Millisecond, "length of half a round")
 	floor := flag.Float64("floor", 0.80, "fail below this ratio; 0: only print")
+	results := flag.String("results", "", "`FILE` to append the result lines to")
 	flag.Parse()
-	if err := run(*rounds, *length, *floor); err != nil {
+	if err := run(*rounds, *length, *floor, rig.NewTable(*results)); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/probe:", err)
 		os.Exit(1)
 	}
@@ -43,28 +45,27 @@ type comparison struct {
 	work    func(time.Duration) (rate, error)
 }
 
-func run(rounds int, length time.Duration, floor float64) error {
+func run(rounds int, length time.Duration, floor float64, table *rig.Table) error {
 	if lacking := bpfload.Lacking(); len(lacking) > 0 {
 		return fmt.Errorf("this user lacks %s", strings.Join(lacking, " and "))
 	}
-	fmt.Printf("probe: %s, %d CPUs, %d rounds of 2 × %v, medians\n", kernel(), runtime.NumCPU(), rounds, length)
+	fmt.Printf("probe: %s, %d CPUs, %d rounds of 2 × %v, medians, load before %s\n", kernel(), runtime.NumCPU(), rounds, length, rig.Load())
 	var errs []error
 	for _, c := range []comparison{
 		{"tcp ping-pong, network module", []string{"network"}, 0.95, pingPong},
 		{"tcp connect/close, network module", []string{"network"}, 0.93, connectClose},
 		{"tcp ping-pong, all modules", nil, 0.90, pingPong},
+		{"pipe ping-pong on one CPU, all modules", nil, 0.83, pipePingPong},
 	} {
-		off, on, ratio, err := c.measure(rounds, length)
+		m, err := c.measure(rounds, length)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		verdict := "met"
-		if ratio.wall < c.target {
-			verdict = "MISSED"
-		}
-		fmt.Printf("  %-36s off %8.0f/s  on %8.0f/s  ratio %.3f  by processor time %.3f  (target ≥ %.2f: %s)\n", c.name, off.wall, on.wall, ratio.wall, ratio.cpu, c.target, verdict)
-		if ratio.wall < floor {
-			errs = append(errs, fmt.Errorf("%s: ratio %.3f is below the floor %.2f", c.name, ratio.wall, floor))
+		fmt.Printf("  %-38s off %7.0f/s  on %7.0f/s  ratio %.3f, half of the rounds in %.3f to %.3f; by processor time %.3f\n",
+			c.name, m.off.wall, m.on.wall, m.ratio.wall, m.low, m.high, m.ratio.cpu)
+		errs = append(errs, table.Add(c.name+", on/off", fmt.Sprintf("%.3f", m.ratio.wall), fmt.Sprintf("≥ %.2f", c.target), m.ratio.wall >= c.target))
+		if m.ratio.wall < floor {
+			errs = append(errs, fmt.Errorf("%s: ratio %.3f is below the floor %.2f", c.name, m.ratio.wall, floor))
 		}
 	}
 	if err := events(length); err != nil {
@@ -73,16 +74,23 @@ func run(rounds int, length time.Duration, floor float64) error {
 	return errors.Join(errs...)
 }
 
+// comparedRates are the medians over the rounds, and the quartiles of the
+// ratio: a wide span means a noisy machine.
+type comparedRates struct {
+	off, on, ratio rate
+	low, high      float64
+}
+
 // measure alternates between off and on; which comes first alternates too,
 // so that a drift of the machine meets both.
-func (c comparison) measure(rounds int, length time.Duration) (off, on, ratio rate, err error) {
+func (c comparison) measure(rounds int, length time.Duration) (m comparedRates, err error) {
 	var offs, ons, ratios []rate
 	for i := range rounds + 1 {
 		var pair [2]rate
 		for half := range 2 {
 			with := half ^ i&1
 			if pair[with], err = c.half(with == 1, length); err != nil {
-				return rate{}, rate{}, rate{}, err
+				return m, err
 			}
 		}
 		if i == 0 {
@@ -91,7 +99,12 @@ func (c comparison) measure(rounds int, length time.Duration) (off, on, ratio ra
 		offs, ons = append(offs, pair[0]), append(ons, pair[1])
 		ratios = append(ratios, rate{pair[1].wall / pair[0].wall, pair[1].cpu / pair[0].cpu})
 	}
-	return median(offs), median(ons), median(ratios), nil
+	var walls []float64
+	for _, r := range ratios {
+		walls = append(walls, r.wall)
+	}
+	slices.Sort(walls)
+	return comparedRates{median(offs), median(ons), median(ratios), walls[len(walls)/4], walls[len(walls)*3/4]}, nil
 }
 
 func (c comparison) half(with bool, length time.Duration) (rate, error) {
@@ -175,15 +188,11 @@ func events(length time.Duration) error {
 
 // median takes the median of each figure on its own.
 func median(v []rate) rate {
-	mid := func(of func(rate) float64) float64 {
-		s := make([]float64, 0, len(v))
-		for _, r := range v {
-			s = append(s, of(r))
-		}
-		slices.Sort(s)
-		return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	var walls, cpus []float64
+	for _, r := range v {
+		walls, cpus = append(walls, r.wall), append(cpus, r.cpu)
 	}
-	return rate{mid(func(r rate) float64 { return r.wall }), mid(func(r rate) float64 { return r.cpu })}
+	return rate{rig.Median(walls), rig.Median(cpus)}
 }
 
 func kernel() string {

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/telltale-dev/telltale/bench/internal/rig"
+)
+
+// question is one kind of call. In path and arguments {node} stands for the
+// node's name.
+type question struct {
+	name      string
+	tool      string // of MCP; empty: REST
+	arguments string // of the tool, as JSON
+	path      string // of REST, below the tenant
+	whole     bool   // the answer covers all nodes and says so
+	limit     time.Duration
+	cpuLimit  time.Duration // of telltaled, a call
+}
+
+// readLimit holds for what a person or model waits for: overview, a page of
+// nodes, one node, top N.
+const readLimit = 20 * time.Millisecond
+
+var questions = []question{
+	{name: "MCP metrics_summary, one node", tool: "metrics_summary", arguments: `{"module":"network","node":"{node}"}`, limit: readLimit, cpuLimit: time.Millisecond},
+	{name: "MCP metrics_summary, whole fleet", tool: "metrics_summary", arguments: `{"module":"network"}`, whole: true},
+	{name: "MCP fleet_overview", tool: "fleet_overview", arguments: `{}`, limit: readLimit},
+	{name: "MCP list_nodes", tool: "list_nodes", arguments: `{"limit":50}`, limit: readLimit},
+	{name: "MCP get_node", tool: "get_node", arguments: `{"node":"{node}"}`, limit: readLimit},
+	{name: "MCP query_metrics, one node", tool: "query_metrics", arguments: `{"metrics":["network.rx_bytes"],"node":"{node}"}`, limit: readLimit},
+	{name: "MCP query_metrics, top 20 of the fleet now", tool: "query_metrics", arguments: `{"metrics":["network.rx_bytes"],"top":20,"by":"last"}`, limit: readLimit},
+	{name: "REST overview", path: "/overview", limit: readLimit},
+	{name: "REST nodes, a page of 50", path: "/nodes?limit=50", limit: readLimit},
+	{name: "REST metrics/summary, one node", path: "/metrics/summary?module=network&node={node}", limit: readLimit},
+	{name: "REST metrics/summary, whole fleet", path: "/metrics/summary?module=network", whole: true},
+}
+
+// young is asked before the planner knows that the fleet has grown.
+var young = question{name: "MCP fleet_overview in a fleet's first minute", tool: "fleet_overview", arguments: `{}`, limit: readLimit}
+
+// caller asks as an operator with a read token, over one kept connection.
+type caller struct {
+	tenant rig.Tenant
+	nodes  int
+	node   string
+}
+
+const modern = "2026-07-28"
+
+// once asks, checks that the answer is a good one and returns its size.
+func (c *caller) once(ctx context.Context, q question) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	method, target, body := http.MethodGet, c.tenant.RESTURL+strings.ReplaceAll(q.path, "{node}", url.QueryEscape(c.node)), ""
+	if q.tool != "" {
+		method, target = http.MethodPost, c.tenant.MCPURL
+		body = fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientCapabilities":{}}}}`,
+			q.tool, strings.ReplaceAll(q.arguments, "{node}", c.node), modern)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.tenant.Tokens["read"])
+	if q.tool != "" {
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		req.Header.Set("MCP-Protocol-Version", modern)
+		req.Header.Set("Mcp-Method", "tools/call")
+		req.Header.Set("Mcp-Name", q.tool)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 8<<20))
+	if err != nil {
+		return 0, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("status %d: %.300s", resp.StatusCode, b)
+	}
+	return len(b), c.judge(q, b)
+}
+
+// judge reads what proves that a question was answered and not refused.
+func (c *caller) judge(q question, b []byte) error {
+	doc := b
+	if q.tool != "" {
+		if _, data, ok := bytes.Cut(b, []byte("data: ")); ok { // one server-sent event
+			b, _, _ = bytes.Cut(data, []byte("\n"))
+		}
+		var m struct {
+			Result struct {
+				IsError           bool            `json:"isError"`
+				StructuredContent json.RawMessage `json:"structuredContent"`
+			}
+		}
+		if err := json.Unmarshal(b, &m); err != nil {
+			return fmt.Errorf("%w in %.300s", err, b)
+		}
+		if doc = m.Result.StructuredContent; m.Result.IsError || len(doc) == 0 {
+			return fmt.Errorf("refused: %.300s", b)
+		}
+	}
+	var answer struct {
+		Coverage struct{ Asked, Answered int } `json:"coverage"`
+	}
+	if err := json.Unmarshal(doc, &answer); err != nil {
+		return err
+	}
+	if least := c.nodes; q.whole && answer.Coverage.Answered < least {
+		return fmt.Errorf("%d of %d nodes answered, want %d or more", answer.Coverage.Answered, answer.Coverage.Asked, least)
+	}
+	return nil
+}

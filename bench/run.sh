@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Measures speed, size and overhead on this machine and prints one table.
+#   bench/run.sh            about six minutes
+#   bench/run.sh --short    about two, for development: rougher figures
+# All traffic stays on loopback. Each part is bounded in time, starts what it
+# needs for itself and removes it again. Ends with 0 unless a part failed or a
+# ratio fell below its floor; a missed target is shown, not an error.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+watch=60s rounds=15 round=400ms load=20s questions=4s nodes=1000
+case ${1:-} in
+  '') ;;
+  --short) watch=20s rounds=5 round=200ms load=5s questions=1s nodes=300 ;;
+  *) echo "usage: bench/run.sh [--short]" >&2; exit 2 ;;
+esac
+
+for b in telltaled telltale-agent; do
+  [ -x "bin/$b" ] || { echo "bin/$b is missing: run 'make build' first" >&2; exit 1; }
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work" # the database runs as another user and passes through
+results=$work/results
+: >"$results"
+go build -o "$work/bench/" ./bench/agent ./bench/probe ./bench/ingest ./bench/calls
+
+postgres=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
+cat <<MACHINE
+machine:    $(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -1), $(nproc) CPUs, $(awk '/^MemTotal/{printf "%.1f GiB", $2/1048576}' /proc/meminfo)
+kernel:     $(uname -sr)
+go:         $(go version | cut -d' ' -f3-)
+postgresql: $("${postgres:+$postgres/}postgres" --version 2>/dev/null || echo unknown)
+revision:   $(git describe --always --dirty 2>/dev/null || echo unknown)
+load:       $(cut -d' ' -f1-3 /proc/loadavg) at $(date -u +%Y-%m-%dT%H:%M:%SZ)
+
+MACHINE
+
+failed=()
+part() { # part NAME SECONDS ARGUMENTS...: one program, stopped after its time
+  local name=$1 limit=$2 code=0
+  shift 2
+  TMPDIR=$work timeout --foreground --signal=TERM --kill-after=40 "$limit" "$work/bench/$name" --results "$results" "$@" || code=$?
+  if [ "$code" != 0 ]; then
+    [ "$code" != 124 ] || echo "bench/$name: did not end within $limit s" >&2
+    failed+=("$name")
+  fi
+  echo
+}
+
+part agent 200 --bin bin --for "$watch"
+if [ "$(id -u)" = 0 ]; then
+  part probe 240 --rounds "$rounds" --round "$round"
+else
+  echo "probe: not measured: loading the programs in turns needs root"
+  printf 'probe on/off ratios\tnot measured (no root)\t-\t\n' >>"$results"
+fi
+part ingest 200 --bin bin --for "$load"
+part calls 300 --bin bin --for "$questions" -n "$nodes"
+
+awk -F'\t' -v rule="$(printf '%.0s-' {1..104})" '
+  BEGIN { line = "%-54s | %-22s | %-9s | %s\n"; printf line, "measure", "result", "target", "met?"; print rule }
+  { printf line, $1, $2, $3, $4 }' "$results"
+echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi
