@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,7 +20,7 @@ const adminTimeout = 30 * time.Second
 
 // withAdmin parses the flags of an administrative command and runs it
 // connected. define adds the command's own flags.
-func withAdmin(ctx context.Context, e env, name string, args []string, define func(*flag.FlagSet), operands int, run func(context.Context, *admin, []string) error) error {
+func withAdmin(ctx context.Context, e env, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, []string) error) error {
 	var d database
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.String("config", "", "YAML `FILE` of settings")
@@ -26,11 +28,8 @@ func withAdmin(ctx context.Context, e env, name string, args []string, define fu
 	if define != nil {
 		define(fs)
 	}
-	if err := load(fs, e, args); err != nil {
+	if err := load(fs, e, args, operands...); err != nil {
 		return err
-	}
-	if fs.NArg() != operands {
-		return fmt.Errorf("%w: want %d operand(s) after the flags, got %d", errUsage, operands, fs.NArg())
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -39,6 +38,9 @@ func withAdmin(ctx context.Context, e env, name string, args []string, define fu
 		return err
 	}
 	defer a.db.Close()
+	if err := a.schemaCurrent(ctx); err != nil {
+		return err
+	}
 	return run(ctx, a, fs.Args())
 }
 
@@ -57,6 +59,15 @@ func parseLabels(list words) (map[string]string, error) {
 	return out, nil
 }
 
+// labelText writes labels as key=value, sorted; "-" when there are none.
+func labelText(labels map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, k+"="+labels[k])
+	}
+	return pick(out == nil, "-", strings.Join(out, ","))
+}
+
 // table prints aligned columns.
 func table(w io.Writer, head string, rows func(row func(...any)) error) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -71,7 +82,7 @@ func table(w io.Writer, head string, rows func(row func(...any)) error) error {
 	return errors.Join(err, tw.Flush())
 }
 
-func pick(cond bool, yes, no string) string {
+func pick[T any](cond bool, yes, no T) T {
 	if cond {
 		return yes
 	}
@@ -92,7 +103,13 @@ func explain(err error) string {
 	if !errors.As(err, &f) {
 		return err.Error()
 	}
-	s := f.Error()
+	s := f.Msg
+	if s == "" || f.Kind == fault.Internal || f.Kind == fault.Unavailable { // people at the shell may see the cause
+		s = err.Error()
+	}
+	if f.Field != "" && !strings.Contains(s, f.Field) {
+		s = "--" + strings.ReplaceAll(f.Field, "_", "-") + ": " + s
+	}
 	if f.Next != "" {
 		s += "\n  " + f.Next
 	}

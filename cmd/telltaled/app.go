@@ -55,11 +55,14 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 		return nil, err
 	}
 	undo = append(undo, adm.db.Close)
+	if err = adm.schemaCurrent(ctx); err != nil {
+		return nil, err
+	}
 	a = &app{admin: adm}
 
 	var listeners [3]net.Listener
-	for i, addr := range []string{cfg.http, cfg.grpc, cfg.mgmt} {
-		if listeners[i], err = listen(ctx, addr); err != nil {
+	for i, l := range []struct{ flag, addr string }{{"--http", cfg.http}, {"--grpc", cfg.grpc}, {"--mgmt", cfg.mgmt}} {
+		if listeners[i], err = listen(ctx, l.flag, l.addr); err != nil {
 			return nil, err
 		}
 		undo = append(undo, func() { listeners[i].Close() })

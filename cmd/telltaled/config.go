@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"net/url"
 	"strings"
 
 	"github.com/telltale-dev/telltale/auth"
@@ -97,8 +96,10 @@ func (c *config) check() error {
 	} else if c.publicURL == "" {
 		say("--public-url is missing: name the URL of the proxy in front of the unix socket")
 	}
-	if u, err := url.Parse(c.publicURL); c.publicURL != "" && (err != nil || u.Host == "") {
-		say("--public-url %q is no URL such as https://telltale.example.org", c.publicURL)
+	if c.publicURL != "" || len(c.hosts)+len(c.origins) > 0 {
+		if _, err := c.site(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}); err != nil {
+			bad = append(bad, err)
+		}
 	}
 	if _, err := routable(c.grpc); err != nil {
 		say("--grpc: %w", err)
@@ -133,6 +134,9 @@ func (c *config) proxyNets() ([]netip.Prefix, error) {
 		n, err := netip.ParsePrefix(p)
 		if err != nil {
 			return nil, fmt.Errorf("--trusted-proxies: %q is no prefix such as 10.0.0.0/8", p)
+		}
+		if n.Bits() == 0 {
+			return nil, fmt.Errorf("--trusted-proxies: %s is everybody: name the proxy's own network, whose word on who calls is believed", p)
 		}
 		out = append(out, n)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
 	"github.com/telltale-dev/telltale/tenants/directory"
+	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
@@ -21,7 +23,7 @@ type database struct {
 }
 
 func (d *database) flags(fs *flag.FlagSet) {
-	fs.Var(&d.dsn, "database", "connection string `DSN` of the database; each role logs in with it as itself")
+	fs.Var(&d.dsn, "database", "connection string `DSN` of the database; its user and password are replaced by those of the three roles telltale_app, telltale_ingest and telltale_jobs (a password file or a trusted socket lets them in)")
 	fs.Var(&d.app, "database-app", "`DSN` for the application role, where it differs")
 	fs.Var(&d.ingest, "database-ingest", "`DSN` for the ingest role, where it differs")
 	fs.Var(&d.jobs, "database-jobs", "`DSN` for the jobs role, where it differs")
@@ -41,7 +43,7 @@ func (d *database) ownerDSN() string {
 
 func (d *database) check() error {
 	if d.dsn == "" && (d.app == "" || d.ingest == "" || d.jobs == "") {
-		return fmt.Errorf("%w: --database is missing (or TELLTALE_DATABASE): name the PostgreSQL database, for example 'host=/run/postgresql dbname=telltale'", errUsage)
+		return errors.New("--database is missing (or TELLTALE_DATABASE): name the PostgreSQL database, for example 'host=/run/postgresql dbname=telltale'")
 	}
 	return nil
 }
@@ -53,7 +55,7 @@ func (d *database) config() tenantdb.Config {
 // open connects and makes the two services that administration needs.
 func (d *database) open(ctx context.Context, log *slog.Logger) (*admin, error) {
 	if err := d.check(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	db, err := tenantdb.Open(ctx, d.config(), log)
 	if err != nil {
@@ -79,6 +81,9 @@ func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
 		return tenants.Scope{}, fmt.Errorf("%w: --tenant is missing: name a tenant's slug ('telltaled tenant list' shows them)", errUsage)
 	}
 	t, err := a.directory.TenantBySlug(ctx, slug)
+	if fault.Is(err, fault.NotFound) {
+		return tenants.Scope{}, fmt.Errorf("there is no tenant %q: 'telltaled tenant list' shows them", slug)
+	}
 	if err != nil {
 		return tenants.Scope{}, err
 	}
@@ -95,7 +100,14 @@ func migrate(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	if d.ownerDSN() == "" {
-		return d.check()
+		return fmt.Errorf("%w: %w", errUsage, d.check())
 	}
-	return migrations.Apply(ctx, d.ownerDSN(), newLogger(e.stderr, "info", "text"))
+	if err := migrations.Apply(ctx, d.ownerDSN(), newLogger(e.stderr, "info", "text")); err != nil {
+		return err
+	}
+	version, err := migrations.Latest()
+	if err == nil {
+		fmt.Fprintf(e.stdout, "the schema is current (version %d)\n", version)
+	}
+	return err
 }

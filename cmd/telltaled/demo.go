@@ -77,10 +77,8 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 	if err := a.awaitNodes(ctx, agents); err != nil {
 		return fmt.Errorf("%w; the agents' output is in %s", err, filepath.Join(d.dir, "agents.log"))
 	}
-	if d.o.readyFile != "" {
-		if err := writeJSON(d.o.readyFile, doc); err != nil {
-			return err
-		}
+	if err := writeJSON(d.o.readyFile, doc); err != nil {
+		return err
 	}
 	printWelcome(d, doc, agents.privileges(ctx))
 	<-ctx.Done()
@@ -177,16 +175,14 @@ func (s devState) save(dir string) error { return writeJSON(filepath.Join(dir, "
 
 // writeJSON writes a private file by rename, so that no reader sees half.
 func writeJSON(path string, v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".telltale-*") // mode 0600
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Close())
+	enc := json.NewEncoder(f)
+	enc.SetEscapeHTML(false) // a DSN is copied by hand, too
+	enc.SetIndent("", "  ")
+	err = errors.Join(enc.Encode(v), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -194,6 +190,16 @@ func writeJSON(path string, v any) error {
 		os.Remove(f.Name())
 	}
 	return err
+}
+
+// shown is a path as it is shortest to type here.
+func shown(path string) string {
+	if wd, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(wd, path); err == nil && len(rel) < len(path) {
+			return rel
+		}
+	}
+	return path
 }
 
 func printWelcome(d *devRun, doc readyDoc, privileges string) {
@@ -205,9 +211,12 @@ func printWelcome(d *devRun, doc readyDoc, privileges string) {
   Shell            export TELLTALE_URL=%s TELLTALE_TOKEN=%s
                    bin/telltale call metrics_summary '{"module":"network"}'
   MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
+  Administration   export TELLTALE_DATABASE='%s'
+                   bin/telltaled tenant list
+  All of this      %s   (addresses, CA file, a token of every kind; new tokens at each start)
   Log              %s
 %s
 Press Ctrl-C to stop everything.
 `, time.Since(d.out.start).Seconds(), doc.DashboardURL, acme.OperatorTokens["read"], acme.MCPURL, acme.OperatorTokens["read"],
-		acme.MCPURL, acme.OperatorTokens["read"], d.logFile.Name(), privileges)
+		acme.MCPURL, acme.OperatorTokens["read"], d.dsn, shown(d.o.readyFile), shown(d.logFile.Name()), privileges)
 }

@@ -32,7 +32,7 @@ func (o *devOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.http, "http", "127.0.0.1:8400", "loopback `ADDRESS` for REST, MCP and the dashboard")
 	fs.StringVar(&o.grpc, "grpc", "127.0.0.1:8401", "loopback `ADDRESS` for agents")
 	fs.StringVar(&o.mgmt, "mgmt", "127.0.0.1:0", "loopback `ADDRESS` for this server's own metrics and profiles; port 0 picks a free one")
-	fs.StringVar(&o.readyFile, "ready-file", "", "`FILE` to write, as JSON, once everything answers")
+	fs.StringVar(&o.readyFile, "ready-file", "", "`FILE` to write, as JSON, once everything answers; default: ready.json in --data-dir")
 	fs.IntVar(&o.agents, "agents", 2, "`N` agents: a real one in acme and N-1 simulated ones over both tenants")
 	fs.BoolVar(&o.noAgent, "no-agent", false, "simulated agents only, no probe on this machine")
 	fs.BoolVar(&o.noIDP, "no-idp", false, "start no demo identity provider (this version has none: sign in with an operator token)")
@@ -85,10 +85,19 @@ func dev(ctx context.Context, e env, args []string) error {
 			return err
 		}
 	}
-	if o.readyFile != "" { // a file of an earlier run must not be taken for ours
-		if err := os.Remove(o.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if o.readyFile == "" {
+		o.readyFile = filepath.Join(dir, "ready.json")
+	}
+	for _, l := range []struct{ flag, addr string }{{"--http", o.http}, {"--grpc", o.grpc}} { // better now than after the database
+		probe, err := listen(ctx, l.flag, l.addr)
+		if err != nil {
 			return err
 		}
+		probe.Close()
+	}
+	// A file of an earlier run must not be taken for ours.
+	if err := os.Remove(o.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	logFile, err := os.OpenFile(filepath.Join(dir, "telltaled.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -75,8 +75,7 @@ func (c *config) databaseFindings(ctx context.Context) []finding {
 	}
 	defer adm.db.Close()
 	out := []finding{{"database", "ok", ""}}
-	a := &app{admin: adm}
-	switch err := a.schemaCurrent(ctx); {
+	switch err := adm.schemaCurrent(ctx); {
 	case err != nil:
 		out = append(out, finding{"schema", "behind", explain(err)})
 	default:
@@ -95,7 +94,7 @@ func (c *config) databaseFindings(ctx context.Context) []finding {
 	if skew.Abs() > time.Second+took {
 		return append(out, finding{"clock", fmt.Sprintf("%s apart from the database's", skew.Round(time.Millisecond)), "set both machines' clocks by NTP: leases and windows compare times"})
 	}
-	return append(out, finding{"clock", fmt.Sprintf("ok (%s apart from the database's, within ±%s)", skew.Round(time.Millisecond), took.Round(time.Millisecond)), ""})
+	return append(out, finding{"clock", fmt.Sprintf("ok (%.1f ms from the database's, within ±%.1f ms)", skew.Seconds()*1e3, took.Seconds()*1e3), ""})
 }
 
 func certFinding(what, certFile, keyFile string) finding {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/telltale-dev/telltale/auth"
@@ -18,18 +19,21 @@ import (
 
 // listen opens a TCP address or, as unix:PATH, a unix socket. A socket file
 // that nobody answers is a leftover and is replaced.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
+func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
 	path, unix := strings.CutPrefix(addr, "unix:")
 	if !unix {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("%s is in use: stop the server that has it, or choose another address with %s", addr, flag)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("listen on %s: %w; is another server running?", addr, err)
+			return nil, fmt.Errorf("%s: %w", flag, err)
 		}
 		return l, nil
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("listen on %s: another server answers there", addr)
+		return nil, fmt.Errorf("%s: another server answers at %s", flag, addr)
 	}
 	if st, err := os.Lstat(path); err == nil && st.Mode()&fs.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {

@@ -53,6 +53,8 @@ func allCommands() []command {
 		{"token list", "", "list a tenant's operator tokens", tokenList},
 		{"token revoke", "ID", "revoke an operator token", tokenRevoke},
 		{"enrol-token create", "", "create an enrolment token and print it once", enrolTokenCreate},
+		{"enrol-token list", "", "list a tenant's newest enrolment tokens", enrolTokenList},
+		{"enrol-token revoke", "ID", "end an enrolment token; the nodes it enrolled stay", enrolTokenRevoke},
 		{"node revoke", "NODE", "revoke a node's identity; its streams are cut within 5 seconds", nodeRevoke},
 		{"doctor", "", "check configuration, database, TLS and clock, and say how to mend what is wrong", doctor},
 		{"version", "", "print the version", func(_ context.Context, e env, _ []string) error {
@@ -70,14 +72,23 @@ func main() {
 
 func realMain(ctx context.Context, e env, args []string) int {
 	commands = allCommands()
-	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
-		usage(e.stdout)
+	if len(args) == 0 {
+		usage(e.stderr, "")
+		return exitUsage
+	}
+	if args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		usage(e.stdout, "")
 		return exitOK
 	}
 	c, rest, ok := find(args)
 	if !ok {
+		group := usage(io.Discard, args[0])
+		if group && (len(args) == 1 || args[1] == "--help" || args[1] == "-h" || args[1] == "help") {
+			usage(e.stdout, args[0])
+			return pick(len(args) == 1, exitUsage, exitOK)
+		}
 		fmt.Fprintf(e.stderr, "telltaled: no such command: %s\n\n", strings.Join(args, " "))
-		usage(e.stderr)
+		usage(e.stderr, pick(group, args[0], ""))
 		return exitUsage
 	}
 	err := c.run(ctx, e, rest)
@@ -104,10 +115,17 @@ func find(args []string) (c command, rest []string, ok bool) {
 	return command{}, nil, false
 }
 
-func usage(w io.Writer) {
+// usage lists the commands, or those of one group such as "token"; found says
+// whether there are any.
+func usage(w io.Writer, group string) (found bool) {
 	fmt.Fprint(w, "telltaled is the Telltale server.\n\nusage: telltaled COMMAND [flags]\n\n")
 	for _, c := range commands {
+		if group != "" && !strings.HasPrefix(c.words, group+" ") {
+			continue
+		}
+		found = true
 		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace(c.words+" "+c.args), c.help)
 	}
 	fmt.Fprint(w, "\nEvery flag can also be set in the environment (--public-url is TELLTALE_PUBLIC_URL)\nor in the YAML file named by --config; a flag wins over the environment, and the\nenvironment over the file. 'telltaled COMMAND --help' lists a command's flags.\n")
+	return found
 }

@@ -14,13 +14,17 @@ import (
 )
 
 // schemaCurrent fails unless every migration of this program is applied.
-func (a *app) schemaCurrent(ctx context.Context) error {
+func (a *admin) schemaCurrent(ctx context.Context) error {
 	want, err := migrations.Latest()
 	if err != nil {
 		return err
 	}
 	var have int
 	err = a.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var any bool // a database that was never migrated has no such table
+		if err := tx.QueryRow(ctx, `select to_regclass('public.schema_migration') is not null`).Scan(&any); err != nil || !any {
+			return err
+		}
 		return tx.QueryRow(ctx, `select coalesce(max(version), 0) from public.schema_migration`).Scan(&have)
 	})
 	if err != nil {

@@ -47,23 +47,24 @@ func (w *words) String() string {
 }
 
 // load fills a flag set: flag > environment > file (--config, when the set
-// has it) > default. Every mistake of every source is reported together.
-func load(fs *flag.FlagSet, e env, args []string) error {
+// has it) > default. operands names the words that must follow the flags.
+// Every mistake of every source is reported together.
+func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 	fs.SetOutput(io.Discard) // mistakes are reported together, below
 	fs.Usage = func() {}
 	var bad []error
-	var operands []string
+	var given []string
 	for rest := args; len(rest) > 0; {
 		err := fs.Parse(rest)
 		rest = fs.Args()
 		switch {
 		case errors.Is(err, flag.ErrHelp):
-			printFlags(e.stdout, fs)
+			printFlags(e.stdout, fs, operands)
 			return err
 		case err != nil:
 			bad = append(bad, err)
 		case len(rest) > 0: // flags may follow operands
-			operands, rest = append(operands, rest[0]), rest[1:]
+			given, rest = append(given, rest[0]), rest[1:]
 		}
 	}
 	set := map[string]bool{}
@@ -95,10 +96,16 @@ func load(fs *flag.FlagSet, e env, args []string) error {
 			}
 		}
 	}
+	for i := len(given); i < len(operands); i++ {
+		bad = append(bad, fmt.Errorf("%s is missing", operands[i]))
+	}
+	for i := len(operands); i < len(given); i++ {
+		bad = append(bad, fmt.Errorf("%q is one word too many", given[i]))
+	}
 	if len(bad) > 0 {
 		return fmt.Errorf("%w: %w", errUsage, errors.Join(bad...))
 	}
-	return fs.Parse(append([]string{"--"}, operands...))
+	return fs.Parse(append([]string{"--"}, given...))
 }
 
 func envName(flagName string) string {
@@ -139,8 +146,8 @@ func sortedKeys(m map[string]string) []string {
 	return out
 }
 
-func printFlags(w io.Writer, fs *flag.FlagSet) {
-	fmt.Fprintf(w, "usage: telltaled %s [flags]\n\n", fs.Name())
+func printFlags(w io.Writer, fs *flag.FlagSet, operands []string) {
+	fmt.Fprintf(w, "usage: telltaled %s\n\n", strings.Join(append([]string{fs.Name(), "[flags]"}, operands...), " "))
 	fs.VisitAll(func(f *flag.Flag) {
 		arg, help := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "  --%s\n        %s", strings.TrimSpace(f.Name+" "+arg), help)

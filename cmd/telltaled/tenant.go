@@ -13,7 +13,7 @@ func tenantCreate(ctx context.Context, e env, args []string) error {
 	var name string
 	return withAdmin(ctx, e, "tenant create", args, func(fs *flag.FlagSet) {
 		fs.StringVar(&name, "name", "", "display `NAME`; default: the slug")
-	}, 1, func(ctx context.Context, a *admin, args []string) error {
+	}, []string{"SLUG"}, func(ctx context.Context, a *admin, args []string) error {
 		if name == "" {
 			name = args[0]
 		}
@@ -27,7 +27,7 @@ func tenantCreate(ctx context.Context, e env, args []string) error {
 }
 
 func tenantList(ctx context.Context, e env, args []string) error {
-	return withAdmin(ctx, e, "tenant list", args, nil, 0, func(ctx context.Context, a *admin, _ []string) error {
+	return withAdmin(ctx, e, "tenant list", args, nil, nil, func(ctx context.Context, a *admin, _ []string) error {
 		list, err := a.directory.ListTenants(ctx)
 		if err != nil {
 			return err
@@ -45,7 +45,7 @@ func tenantSuspend(ctx context.Context, e env, args []string) error {
 	var resume bool
 	return withAdmin(ctx, e, "tenant suspend", args, func(fs *flag.FlagSet) {
 		fs.BoolVar(&resume, "resume", false, "end a suspension instead")
-	}, 1, func(ctx context.Context, a *admin, args []string) error {
+	}, []string{"SLUG"}, func(ctx context.Context, a *admin, args []string) error {
 		if err := a.directory.SetSuspended(ctx, args[0], !resume); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func tenantSuspend(ctx context.Context, e env, args []string) error {
 }
 
 func tenantMCP(ctx context.Context, e env, args []string) error {
-	return withAdmin(ctx, e, "tenant mcp", args, nil, 2, func(ctx context.Context, a *admin, args []string) error {
+	return withAdmin(ctx, e, "tenant mcp", args, nil, []string{"SLUG", "on|off"}, func(ctx context.Context, a *admin, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
 			return fmt.Errorf("%w: %q: want on or off", errUsage, args[1])
 		}

@@ -17,14 +17,14 @@ func tokenCreate(ctx context.Context, e env, args []string) error {
 	var scopes, cidrs, labels words
 	var ttl time.Duration
 	return withAdmin(ctx, e, "token create", args, func(fs *flag.FlagSet) {
-		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG`")
-		fs.StringVar(&name, "name", "", "what the token is for")
-		fs.Var(&scopes, "scopes", "comma-separated `SCOPES`: read, payloads, diagnose, act, approve, maintain, admin")
-		fs.DurationVar(&ttl, "expires", 0, "life of the token, for example 720h; 0 is for ever")
+		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG` (mandatory)")
+		fs.StringVar(&name, "name", "", "`WORDS` that say what the token is for (mandatory)")
+		fs.Var(&scopes, "scopes", "what it may do, comma-separated `SCOPES` (mandatory): read, payloads (unredacted bodies), diagnose (tasks), act (jobs), approve (gates), maintain, admin (tenant administration)")
+		fs.DurationVar(&ttl, "expires", 0, "`DURATION` it is valid for, such as 720h; 0 is for ever")
 		fs.Var(&labels, "nodes", "only nodes with these `LABELS` (key=value, comma-separated)")
 		fs.StringVar(&node, "node", "", "only this node, by `ID` or name")
 		fs.Var(&cidrs, "networks", "only from these `NETWORKS` (comma-separated prefixes)")
-	}, 0, func(ctx context.Context, a *admin, _ []string) error {
+	}, nil, func(ctx context.Context, a *admin, _ []string) error {
 		sc, err := a.scope(ctx, tenant)
 		if err != nil {
 			return err
@@ -52,6 +52,9 @@ func tokenCreate(ctx context.Context, e env, args []string) error {
 
 func tokenSpec(name string, scopes, cidrs, labels words, ttl time.Duration) (access.TokenSpec, error) {
 	spec := access.TokenSpec{Name: name}
+	if name == "" {
+		return spec, fmt.Errorf("%w: --name is missing: say what the token is for", errUsage)
+	}
 	full := make([]string, len(scopes))
 	for i, s := range scopes {
 		full[i] = "telltale:" + strings.TrimPrefix(s, "telltale:")
@@ -84,20 +87,20 @@ func tokenSpec(name string, scopes, cidrs, labels words, ttl time.Duration) (acc
 func tokenList(ctx context.Context, e env, args []string) error {
 	var tenant string
 	return withAdmin(ctx, e, "token list", args, func(fs *flag.FlagSet) {
-		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG`")
-	}, 0, func(ctx context.Context, a *admin, _ []string) error {
+		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG` (mandatory)")
+	}, nil, func(ctx context.Context, a *admin, _ []string) error {
 		sc, err := a.scope(ctx, tenant)
 		if err != nil {
 			return err
 		}
-		return table(e.stdout, "ID\tNAME\tSCOPES\tSTATE\tLAST USED", func(row func(...any)) error {
+		return table(e.stdout, "ID\tNAME\tSCOPES\tLIMITED TO\tSTATE\tLAST USED", func(row func(...any)) error {
 			for cursor := ""; ; {
 				list, next, err := a.access.ListTokens(ctx, sc, cursor, tenants.MaxListRows)
 				if err != nil {
 					return err
 				}
 				for _, t := range list {
-					row(t.ID, t.Name, t.Scopes, tokenState(t, time.Now()), when(t.LastUsedAt))
+					row(t.ID, t.Name, t.Scopes, tokenLimits(t), tokenState(t, time.Now()), when(t.LastUsedAt))
 				}
 				if cursor = next; cursor == "" {
 					return nil
@@ -105,6 +108,24 @@ func tokenList(ctx context.Context, e env, args []string) error {
 			}
 		})
 	})
+}
+
+// tokenLimits says which nodes and networks a token is limited to.
+func tokenLimits(t access.Token) string {
+	var out []string
+	if len(t.Nodes.Labels) > 0 {
+		out = append(out, labelText(t.Nodes.Labels))
+	}
+	for _, id := range t.Nodes.IDs {
+		out = append(out, "node "+id.String())
+	}
+	for _, c := range t.CIDRs {
+		out = append(out, "from "+c.String())
+	}
+	if out == nil {
+		return "-"
+	}
+	return strings.Join(out, ", ")
 }
 
 func tokenState(t access.Token, now time.Time) string {
@@ -122,8 +143,8 @@ func tokenState(t access.Token, now time.Time) string {
 func tokenRevoke(ctx context.Context, e env, args []string) error {
 	var tenant string
 	return withAdmin(ctx, e, "token revoke", args, func(fs *flag.FlagSet) {
-		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG`")
-	}, 1, func(ctx context.Context, a *admin, args []string) error {
+		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG` (mandatory)")
+	}, []string{"ID"}, func(ctx context.Context, a *admin, args []string) error {
 		sc, err := a.scope(ctx, tenant)
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 // Bounds of an enrolment token.
@@ -36,6 +37,7 @@ type EnrolToken struct {
 	Labels    map[string]string
 	CreatedAt time.Time
 	ExpiresAt time.Time
+	RevokedAt *time.Time // nil: not revoked
 }
 
 // NodeFacts is what an agent says of its machine. It is data of untrusted
@@ -104,6 +106,15 @@ func (s *Service) CreateEnrolToken(ctx context.Context, sc tenants.Scope, spec E
 		return "", EnrolToken{}, fmt.Errorf("store enrolment token: %w", err)
 	}
 	return secret, tok, nil
+}
+
+// ListEnrolTokens lists the newest enrolment tokens, at most
+// tenants.MaxListRows, those that are over included. It needs telltale:admin.
+func (s *Service) ListEnrolTokens(ctx context.Context, sc tenants.Scope) ([]EnrolToken, error) {
+	if err := sc.Require(tenants.Admin); err != nil {
+		return nil, err
+	}
+	return tenantdb.Query(ctx, s.db, sc.Tenant, listEnrolTokens, []any{sc.Tenant, tenants.MaxListRows}, pgx.RowToStructByPos[EnrolToken])
 }
 
 // RevokeEnrolToken ends an enrolment token; nodes it enrolled stay. NotFound

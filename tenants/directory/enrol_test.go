@@ -245,3 +245,29 @@ func TestWildFacts(t *testing.T) {
 		}
 	}
 }
+
+func TestListEnrolTokens(t *testing.T) {
+	w := newWorld(t, Config{})
+	var ids []string
+	for _, tn := range []Tenant{w.acme, w.globex} {
+		_, tok, err := w.CreateEnrolToken(t.Context(), admin(tn), EnrolTokenSpec{Uses: 3, Labels: map[string]string{"of": tn.Slug}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, tok.ID)
+	}
+	if err := w.RevokeEnrolToken(t.Context(), admin(w.acme), ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.ListEnrolTokens(t.Context(), admin(w.acme))
+	if err != nil || len(list) != 1 {
+		t.Fatalf("acme's tokens: %v, %v", list, err)
+	}
+	if got := list[0]; got.ID != ids[0] || got.RevokedAt == nil || got.UsesLeft != 3 || got.UsesMax != 3 || got.Labels["of"] != "acme" {
+		t.Errorf("got %+v", got)
+	}
+	reader := admin(w.acme)
+	reader.Granted = tenants.Read
+	_, err = w.ListEnrolTokens(t.Context(), reader)
+	wantFault(t, err, fault.Denied, "insufficient_scope")
+}

@@ -28,6 +28,9 @@ const (
 	insertEnrolToken = `insert into enrol_token (tenant_id, token_id, hash, uses_max, uses_left, labels, created_at, created_by, expires_at)
 		values ($1, $2, $3, $4, $4, $5, $6, $7, $8)`
 
+	listEnrolTokens = `select token_id, uses_max, uses_left, labels, created_at, expires_at, revoked_at from enrol_token
+		where tenant_id = $1 order by created_at desc, token_id limit $2`
+
 	revokeEnrolToken = `update enrol_token set revoked_at = coalesce(revoked_at, $3) where tenant_id = $1 and token_id = $2`
 
 	lockEnrolToken = `select e.hash, e.uses_left, e.labels, e.expires_at, e.revoked_at, t.suspended
