@@ -2,7 +2,9 @@ package uplink
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -11,6 +13,7 @@ const (
 	backoffBase  = time.Second
 	backoffMax   = time.Minute
 	backoffFloor = 100 * time.Millisecond
+	seldomFloor  = time.Minute // while a refusal stands that only people can end
 )
 
 // backoff counts failures in a row and spreads the next attempts: full jitter
@@ -36,6 +39,14 @@ func (b *backoff) next(hint time.Duration) time.Duration {
 	return d
 }
 
+// seldom returns the wait after a refusal that does not pass by itself: one
+// to two minutes, so that many refused agents do not ask together, and never
+// before the hint.
+func (b *backoff) seldom(hint time.Duration) time.Duration {
+	b.failures++
+	return max(seldomFloor, hint) + rand.N(seldomFloor)
+}
+
 // sleep waits d; false means that ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -46,4 +57,43 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// troubles tells a trouble that begins from one that goes on, so that a log
+// gets a line for each change and none for each attempt. The zero value is
+// ready. Safe for concurrent use.
+type troubles struct {
+	mu    sync.Mutex
+	known map[string]bool // what and why, since the last end
+}
+
+// maxTroubles bounds what is remembered: reasons come from the server.
+const maxTroubles = 64
+
+// begins reports whether what went wrong is new since the last end.
+func (t *troubles) begins(what string, err error) bool {
+	why := ""
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		why = r.Reason
+	} else if err != nil {
+		why = err.Error()
+	}
+	key := what + " " + why
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known[key] || len(t.known) >= maxTroubles {
+		return false
+	}
+	if t.known == nil {
+		t.known = map[string]bool{}
+	}
+	t.known[key] = true
+	return true
+}
+
+// end forgets all: the next trouble is a new one.
+func (t *troubles) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.known)
 }

@@ -24,8 +24,9 @@ const (
 // DialFunc opens the TCP connection to addr.
 type DialFunc func(ctx context.Context, addr string) (net.Conn, error)
 
-// dial prepares a connection; nothing is sent before the first call.
-func dial(server string, tlsConf *tls.Config, dialer DialFunc) (*grpc.ClientConn, error) {
+// dial prepares a connection; nothing is sent before the first call. way
+// notes how the attempts end.
+func dial(server string, tlsConf *tls.Config, dialer DialFunc, way *path) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(server)
 	if err != nil {
 		return nil, fmt.Errorf("server address %q: want HOST:PORT: %w", server, err)
@@ -33,16 +34,14 @@ func dial(server string, tlsConf *tls.Config, dialer DialFunc) (*grpc.ClientConn
 	tlsConf.ServerName = host
 	tlsConf.MinVersion = tls.VersionTLS13
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(credentials.NewTLS(tlsConf)),
+		grpc.WithTransportCredentials(handshaking{credentials.NewTLS(tlsConf), way}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: callTimeout}),
 		grpc.WithReadBufferSize(bufferBytes),
 		grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
-	}
-	if dialer != nil {
-		opts = append(opts, grpc.WithContextDialer(dialer))
+		grpc.WithContextDialer(way.dialing(dialer)),
 	}
 	conn, err := grpc.NewClient("passthrough:///"+server, opts...)
 	if err != nil {

@@ -45,7 +45,8 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(e.Server, &tls.Config{RootCAs: roots}, e.Dial)
+	way := &path{}
+	conn, err := dial(e.Server, &tls.Config{RootCAs: roots}, e.Dial, way)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,7 @@ func Enrol(ctx context.Context, e Enrolment) (*Identity, error) {
 		Token: []byte(e.Token), Csr: csr, Name: []byte(e.Name), Facts: e.Facts.Proto(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("enrol at %s: %w", e.Server, refusal(err))
+		return nil, fmt.Errorf("enrol at %s: %w", e.Server, place{e.Server, e.Dir, way}.refusal(err))
 	}
 	if resp.Node == "" || resp.Tenant == "" {
 		return nil, errors.New("enrol: the server's answer names no node")

@@ -181,7 +181,7 @@ func TestRefusalKeepsTheIdentity(t *testing.T) {
 	tried := make(chan struct{}, 100)
 	u := connected(t, server{report: func(grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]) error {
 		tried <- struct{}{}
-		st, _ := status.New(codes.Unauthenticated, "no\x1bthanks").WithDetails(&pb.Fault{Reason: "node_revoked", Next: "go", ServerTimeNs: time.Now().Add(49 * time.Second).UnixNano(), RetryAfterMs: 10})
+		st, _ := status.New(codes.Aborted, "no\x1bthanks").WithDetails(&pb.Fault{Reason: "replaced", Next: "go", ServerTimeNs: time.Now().Add(49 * time.Second).UnixNano(), RetryAfterMs: 10})
 		return st.Err()
 	}})
 	<-tried
@@ -220,12 +220,12 @@ func TestEndlessDrainIsDamped(t *testing.T) {
 
 func TestRefusalReadsWell(t *testing.T) {
 	st, _ := status.New(codes.Unauthenticated, "expired\x1b").WithDetails(&pb.Fault{Reason: "certificate_expired", Next: "look at the clock", ServerTimeNs: time.Now().Add(49 * time.Second).UnixNano(), RetryAfterMs: 1 << 60})
-	err := refusal(st.Err())
+	err := place{server: "s:1", dir: "/d"}.refusal(st.Err())
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok || r.Reason != "certificate_expired" || r.RetryAfter != 10*time.Minute {
 		t.Fatalf("refusal: %+v", r)
 	}
-	for _, want := range []string{"certificate_expired", "look at the clock", "49s away", `\u001b`} {
+	for _, want := range []string{"certificate_expired", "compare the two clocks", "/d", "49s away", `\u001b`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}

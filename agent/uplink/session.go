@@ -3,7 +3,6 @@ package uplink
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"time"
@@ -37,6 +36,7 @@ var errStalled = errors.New("the server acknowledges nothing; connecting again")
 type session struct {
 	u        *Uplink
 	conn     *grpc.ClientConn
+	at       place
 	stream   grpc.BidiStreamingClient[pb.AgentFrame, pb.ServerFrame]
 	cancel   context.CancelFunc
 	clock    clock
@@ -50,7 +50,8 @@ type session struct {
 }
 
 func (u *Uplink) session(ctx context.Context) error {
-	conn, err := u.dial()
+	way := &path{}
+	conn, err := u.dial(way)
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (u *Uplink) session(ctx context.Context) error {
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	s := &session{
-		u: u, conn: conn, cancel: cancel,
+		u: u, conn: conn, at: place{u.cfg.Server, u.id.dir, way}, cancel: cancel,
 		rewinds: make(chan *pb.Rewind, 16), drain: make(chan time.Duration, 1), ended: make(chan error, 1),
 	}
 	// Until Welcome, a stop and the open time-out both cut the stream.
@@ -66,16 +67,17 @@ func (u *Uplink) session(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, cancel)
 	err = s.open(sctx)
 	stop()
-	if !late.Stop() && err == nil {
-		err = context.DeadlineExceeded
+	if !late.Stop() {
+		err = context.DeadlineExceeded // which is also why a call ended
 	}
 	if err != nil {
-		return fmt.Errorf("open stream: %w", refusal(err))
+		return s.at.refusal(err)
 	}
 	s.watch = time.AfterFunc(ackTimeout, cancel)
 	s.watch.Stop()
 	u.counts.connects.Add(1)
 	u.offline.Store(0)
+	u.troubles.end()
 	u.log.Info("connected", "server", u.cfg.Server, "node", u.id.Node)
 	go s.read(sctx)
 	err = s.loop(ctx)
@@ -190,7 +192,7 @@ func (s *session) loop(ctx context.Context) error {
 			return s.bye(goal)
 		case err := <-s.ended:
 			s.ended <- err
-			return refusal(err)
+			return s.at.refusal(err)
 		}
 	}
 }
@@ -215,9 +217,9 @@ func (s *session) cause(err error) error {
 	end := <-s.ended
 	s.ended <- end
 	if status.Code(end) != codes.Canceled && end != nil {
-		return refusal(end)
+		return s.at.refusal(end)
 	}
-	return refusal(err)
+	return s.at.refusal(err)
 }
 
 // untilCheck is the time to the next housekeeping: renewal due, or checkEvery.
@@ -288,33 +290,6 @@ func (s *session) rewind(r *pb.Rewind) error {
 		s.u.queue.rewind(r.FromSeq)
 	}
 	return nil
-}
-
-// renew exchanges the certificate over the present connection. False means
-// that it failed; it is tried again at the next check.
-func (s *session) renew(ctx context.Context) bool {
-	u := s.u
-	csr, err := u.id.csr()
-	if err == nil {
-		cctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		var resp *pb.RenewResponse
-		if resp, err = pb.NewAgentClient(s.conn).Renew(cctx, &pb.RenewRequest{Csr: csr}); err == nil {
-			err = u.id.store(resp.Certificate, time.Unix(0, resp.ServerTimeNs))
-		} else {
-			err = refusal(err)
-		}
-	}
-	if err != nil {
-		u.log.Warn("cannot renew the certificate", "expires", u.id.Certificate().NotAfter, "error", err)
-		return false
-	}
-	u.counts.renewals.Add(1)
-	u.log.Info("certificate renewed", "expires", u.id.Certificate().NotAfter)
-	if u.cfg.Renewed != nil {
-		u.cfg.Renewed()
-	}
-	return true
 }
 
 // read takes the server's frames until the stream ends.

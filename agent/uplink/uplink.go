@@ -47,13 +47,14 @@ type Config struct {
 // Uplink sends what is pushed, in order, each exactly once by the server's
 // account. Push and SetCapabilities never block; Run does the work.
 type Uplink struct {
-	cfg     Config
-	id      *Identity
-	log     *slog.Logger
-	queue   *queue
-	pos     *position
-	counts  counters
-	offline atomic.Int64 // unix ns since when, 0: connected
+	cfg      Config
+	id       *Identity
+	log      *slog.Logger
+	queue    *queue
+	pos      *position
+	counts   counters
+	offline  atomic.Int64 // unix ns since when, 0: connected
+	troubles troubles
 
 	mu      sync.Mutex
 	layouts layouts
@@ -134,7 +135,9 @@ func (u *Uplink) Stats() Stats {
 
 // Run keeps a stream open until ctx ends, then gives what is queued up to
 // flushTimeout to arrive and returns nil. No answer of a server ends it: an
-// identity that is refused now may be accepted later.
+// identity that is refused now may be accepted later. It asks seldom while a
+// refusal stands that only people can end, and logs each trouble once until
+// it is over.
 func (u *Uplink) Run(ctx context.Context) error {
 	defer u.pos.close()
 	var back backoff
@@ -158,20 +161,42 @@ func (u *Uplink) Run(ctx context.Context) error {
 			continue
 		}
 		u.counts.failures.Add(1)
-		var r *Refusal
-		var hint time.Duration
-		if errors.As(err, &r) {
-			hint = r.RetryAfter
-		}
-		wait := back.next(hint)
-		u.log.Warn("no connection to the server", "server", u.cfg.Server, "error", err, "again_in", wait.Round(time.Millisecond))
+		wait := u.wait(&back, err)
+		u.tell(err, wait)
 		sleep(ctx, wait)
 	}
 	return nil
 }
 
-func (u *Uplink) dial() (*grpc.ClientConn, error) {
-	return dial(u.cfg.Server, &tls.Config{RootCAs: u.id.roots, GetClientCertificate: u.id.clientCert}, u.cfg.Dial)
+// wait is the time to the next attempt after a failure.
+func (u *Uplink) wait(back *backoff, err error) time.Duration {
+	r, ok := errors.AsType[*Refusal](err)
+	switch {
+	case !ok:
+		return back.next(0)
+	case r.Lasting:
+		return back.seldom(r.RetryAfter)
+	}
+	return back.next(r.RetryAfter)
+}
+
+// tell logs a trouble when it begins; its later attempts are for debugging.
+func (u *Uplink) tell(err error, wait time.Duration) {
+	level, msg := slog.LevelDebug, "still no connection to the server"
+	if u.troubles.begins("connection", err) {
+		level, msg = slog.LevelWarn, "no connection to the server; trying again until there is one"
+		if r, ok := errors.AsType[*Refusal](err); ok && r.Lasting {
+			msg = "no connection to the server; trying again every minute or two"
+			if r.Answered {
+				msg = "the server refuses this node; asking again every minute or two"
+			}
+		}
+	}
+	u.log.Log(context.Background(), level, msg, "server", u.cfg.Server, "error", err, "again_in", wait.Round(time.Millisecond))
+}
+
+func (u *Uplink) dial(way *path) (*grpc.ClientConn, error) {
+	return dial(u.cfg.Server, &tls.Config{RootCAs: u.id.roots, GetClientCertificate: u.id.clientCert}, u.cfg.Dial, way)
 }
 
 // notice logs a reason at most once a minute.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,6 +106,9 @@ func enrol(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	id, err := uplink.Enrol(ctx, enr)
+	if ctx.Err() != nil && err != nil {
+		return errors.New("interrupted; the same command goes on where it broke off")
+	}
 	if err != nil {
 		return err
 	}
@@ -113,27 +117,27 @@ func enrol(ctx context.Context, e env, args []string) error {
 	return nil
 }
 
-// enrolPatiently enrols, trying again while the server is away or busy.
-func enrolPatiently(ctx context.Context, enr uplink.Enrolment, patience time.Duration) (*uplink.Identity, error) {
+// enrolPatiently enrols, trying again while the server is away or busy. It
+// says once why it waits.
+func enrolPatiently(ctx context.Context, enr uplink.Enrolment, patience time.Duration, log *slog.Logger) (*uplink.Identity, error) {
 	deadline := time.Now().Add(patience)
+	told := ""
 	for {
 		id, err := uplink.Enrol(ctx, enr)
 		if err == nil {
 			return id, nil
 		}
 		wait := time.Second
-		if r, ok := errors.AsType[*uplink.Refusal](err); ok {
-			switch status.Code(r.Cause) {
-			case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
-				wait = max(wait, r.RetryAfter)
-			default:
-				return nil, err
-			}
-		} else {
+		r, ok := errors.AsType[*uplink.Refusal](err)
+		if !ok || r.Lasting || !passing(status.Code(r.Cause)) {
 			return nil, err
 		}
-		if time.Now().Add(wait).After(deadline) {
+		if wait = max(wait, r.RetryAfter); time.Now().Add(wait).After(deadline) {
 			return nil, err
+		}
+		if r.Reason != told {
+			told = r.Reason
+			log.Warn("cannot enrol yet; trying again", "error", err, "for", time.Until(deadline).Round(time.Second))
 		}
 		select {
 		case <-time.After(wait):
@@ -141,4 +145,9 @@ func enrolPatiently(ctx context.Context, enr uplink.Enrolment, patience time.Dur
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// passing tells the failures of a server that is away or busy.
+func passing(c codes.Code) bool {
+	return c == codes.Unavailable || c == codes.ResourceExhausted || c == codes.DeadlineExceeded
 }

@@ -138,7 +138,7 @@ func (c *runConfig) identity(ctx context.Context, facts uplink.Facts, log *slog.
 	if errors.Is(err, uplink.ErrNotEnrolled) && secret != "" {
 		var enr uplink.Enrolment
 		if enr, err = c.enrolment(c.dir, c.name, facts); err == nil {
-			if id, err = enrolPatiently(ctx, enr, time.Minute); err == nil {
+			if id, err = enrolPatiently(ctx, enr, time.Minute, log); err == nil {
 				log.Info("enrolled", "node", id.Node, "tenant", id.Tenant)
 			}
 		}

@@ -118,7 +118,7 @@ func (s *simulation) prepare(ctx context.Context) ([]*simulated, error) {
 			if errors.Is(err, uplink.ErrNotEnrolled) {
 				var enr uplink.Enrolment
 				if enr, err = s.enrolment(dir, a.name, facts); err == nil {
-					id, err = enrolPatiently(gctx, enr, 2*time.Minute)
+					id, err = enrolPatiently(gctx, enr, 2*time.Minute, s.log)
 				}
 			}
 			if err != nil {
