@@ -23,6 +23,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/uplink"
 	pb "github.com/telltale-dev/telltale/api/telltalev1"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // forge makes a certificate for a node: by the issuer given, or by itself.
@@ -244,6 +245,10 @@ func TestRevocationCutsTheStream(t *testing.T) {
 	within(t, tenants.RevocationDelay, "the stream is cut", func() bool { return r.srv.hub.get(r.acme.ID, node) == nil })
 	r.eventually("it is told", func() bool { return u.Stats().Failures == 1 })
 	stop()
+	within(t, tenants.RevocationDelay, "its certificate is refused", func() bool {
+		_, err := r.ca.VerifyPeer(t.Context(), id.Certificate(), time.Now())
+		return fault.Is(err, fault.Unauthorized)
+	})
 	again := uplink.New(uplink.Config{Facts: facts("web-1")}, id, testLog(t))
 	stop = r.run(again)
 	again.Push(window(1))
