@@ -67,15 +67,18 @@ func (a *acc) add(node int, durMS int32, v *inspector.Value) {
 	}
 }
 
-// fold ends the node under way.
-func (a *acc) fold() {
+// fold ends the node under way; its rate is over the time of its own values.
+func (a *acc) fold() { a.foldOver(a.nodeDur) }
+
+// foldOver ends the node under way; its rate is over durMS.
+func (a *acc) foldOver(durMS int64) {
 	if a.node == 0 {
 		return
 	}
 	a.lastSum += a.last
 	a.lastN++
-	if a.nodeDur > 0 {
-		a.rates += perSecond(a.nodeN, a.nodeDur)
+	if durMS > 0 {
+		a.rates += perSecond(a.nodeN, durMS)
 		a.rateOK = true
 	}
 	a.node, a.nodeN, a.nodeDur = 0, 0, 0

@@ -121,7 +121,12 @@ type MetricSummary struct {
 	Other *Stats     `json:"other,omitempty"` // all label sets beyond Rows
 }
 
-// LabelRow is the share of one label set.
+// LabelRow is the share of one label set. Sum, Count and RatePerS are shares of
+// the metric's own and add up to them over Rows and Other: a label set that
+// first appears within the span, such as a drop reason, had no part in the
+// windows before. So RatePerS is over the time for which the metric is known,
+// and CoveredS, which is less then, says for how long the label set was
+// reported. Avg, Last and Max are over that time alone.
 type LabelRow struct {
 	Labels map[string]string `json:"labels"` // untrusted, escaped
 	Stats
@@ -137,7 +142,7 @@ type Stats struct {
 
 	Sum      *uint64  `json:"sum,omitempty"` // delta: total; histogram: total of the values
 	SumStr   string   `json:"sum_str,omitempty"`
-	RatePerS *float64 `json:"rate_per_s,omitempty"` // delta and histogram count, over covered time only
+	RatePerS *float64 `json:"rate_per_s,omitempty"` // delta and histogram count, over covered time only; of a LabelRow over that of its metric
 
 	Count    *uint64  `json:"count,omitempty"` // histogram
 	CountStr string   `json:"count_str,omitempty"`

@@ -79,12 +79,14 @@ type summing struct {
 	seen  int       // its distinct windows
 	worst time.Time // newest window of the node furthest behind
 	parts []*metricAcc
+	rowed map[*metricAcc]bool // metrics with rows of the node under way
 }
 
 // metricAcc sums up one metric; rows are per label set.
 type metricAcc struct {
 	m     inspector.Metric
 	all   acc
+	busy  []*acc // rows that have values of the node under way
 	rows  map[string]*rowAcc
 	over  *acc // label sets beyond maxRowsHeld
 	part  inspector.Value
@@ -103,7 +105,7 @@ type slot struct {
 }
 
 func newSumming(c inspector.Component, now, from, to time.Time) *summing {
-	s := &summing{c: c, now: now, metrics: map[string]*metricAcc{}, slots: map[*table][]slot{}, stranger: map[string]bool{}, node: 1}
+	s := &summing{c: c, now: now, metrics: map[string]*metricAcc{}, slots: map[*table][]slot{}, stranger: map[string]bool{}, rowed: map[*metricAcc]bool{}, node: 1}
 	for _, m := range c.Metrics {
 		s.metrics[m.Name] = &metricAcc{m: m, all: acc{kind: m.Kind}, rows: map[string]*rowAcc{}}
 	}
@@ -166,6 +168,10 @@ func (s *summing) visit(_ *target, w *window, t *table) {
 			return
 		}
 		if sl.row != nil {
+			if sl.row.node != s.node {
+				sl.m.busy = append(sl.m.busy, sl.row)
+				s.rowed[sl.m] = true
+			}
 			sl.row.add(s.node, w.durMS, v)
 		}
 		if sl.m.parts == 0 {
@@ -205,8 +211,24 @@ func (m *metricAcc) flush(node int, durMS int32) {
 	m.parts = 0
 }
 
+// foldRows ends the node under way for the rows of a metric. A row's rate is
+// its share of the metric's: what was counted for the label set over all the
+// time for which the metric is known on the node. A label set that a window
+// does not name had no part in that window's total, so the shares add up to
+// the whole, whenever a label set first appeared.
+func (m *metricAcc) foldRows() {
+	for _, row := range m.busy {
+		row.foldOver(m.all.nodeDur)
+	}
+	m.busy = m.busy[:0]
+}
+
 // done ends one node.
 func (s *summing) done(t *target) bool {
+	for m := range s.rowed {
+		m.foldRows()
+	}
+	clear(s.rowed)
 	if s.seen == 0 {
 		s.silent = append(s.silent, t)
 		return true
@@ -289,6 +311,8 @@ func (m *metricAcc) ranked() ([]LabelRow, *Stats) {
 		return rows, nil
 	}
 	other := rest.stats(false)
+	// The label sets cover the same time side by side.
+	other.CoveredS = min(other.CoveredS, float64(m.all.durMS)/1000)
 	return rows, &other
 }
 

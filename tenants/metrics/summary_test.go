@@ -250,4 +250,67 @@ func TestLabelSetsAreBounded(t *testing.T) {
 	if *m.Sum != 8000 || *m.Other.Sum != 8000-maxRows {
 		t.Errorf("sum %d, other %d", *m.Sum, *m.Other.Sum)
 	}
+	rate := *m.Other.RatePerS
+	for _, r := range m.Rows {
+		rate += *r.RatePerS
+	}
+	if math.Abs(rate-*m.RatePerS) > 1e-6 || m.Other.CoveredS > m.CoveredS {
+		t.Errorf("the rows make %v/s, the whole is %v/s; other covers %v s of %v s", rate, *m.RatePerS, m.Other.CoveredS, m.CoveredS)
+	}
+}
+
+// TestLabelRowsAddUp: a label set that appears within the span, on one node or
+// on another, has a rate that is its share of the whole.
+func TestLabelRowsAddUp(t *testing.T) {
+	w := newWorld(t)
+	drops := func(reasons ...string) *inspector.Layout {
+		var ss []inspector.Series
+		for _, r := range reasons {
+			ss = append(ss, series("network.drops", inspector.Delta, inspector.Count, "reason", r))
+		}
+		return inspector.NewLayout("network", ss)
+	}
+	early, late := drops("a"), drops("a", "b")
+	n1, n2 := w.node(w.a, "n1"), w.node(w.a, "n2")
+	w.fill(w.node(w.b, "n1"), 30, 1000)
+	for _, node := range []tenants.Scope{n1, n2} {
+		w.layout(node, early)
+		w.layout(node, late)
+		w.open(node)
+	}
+	at := func(back int) time.Time { return w.now().Add(-time.Duration(back) * tenants.WindowLength) }
+	w.write(w.check(n1, report(1, 1, early, at(2), []inspector.Value{delta(10)})),
+		w.check(n1, report(1, 2, early, at(1), []inspector.Value{delta(0)})),
+		w.check(n1, report(1, 3, late, at(0), []inspector.Value{delta(2), delta(6)})),
+		w.check(n2, report(1, 1, early, at(1), []inspector.Value{delta(4)})),
+		w.check(n2, report(1, 2, early, at(0), []inspector.Value{delta(4)})))
+	for _, tt := range []struct {
+		node            string
+		total           uint64
+		rate, a, b      float64
+		covered, ca, cb float64
+	}{
+		{"n1", 18, 0.6, 0.4, 0.2, 30, 30, 10},
+		{"n2", 8, 0.4, 0.4, 0, 20, 20, 0},
+		{"", 26, 1, 0.8, 0.2, 50, 50, 10},
+	} {
+		m := metric(t, w.summary(reader(w.a, tenants.Selector{}), SummaryQuery{Node: tt.node}), "network.drops")
+		if *m.Sum != tt.total || math.Abs(*m.RatePerS-tt.rate) > 1e-9 || m.CoveredS != tt.covered {
+			t.Errorf("%q: %d, %v/s over %v s", tt.node, *m.Sum, *m.RatePerS, m.CoveredS)
+		}
+		sum, rate := uint64(0), 0.0
+		for _, r := range m.Rows {
+			sum, rate = sum+*r.Sum, rate+*r.RatePerS
+			want, covered := tt.a, tt.ca
+			if r.Labels["reason"] == "b" {
+				want, covered = tt.b, tt.cb
+			}
+			if math.Abs(*r.RatePerS-want) > 1e-9 || r.CoveredS != covered {
+				t.Errorf("%q %v: %v/s over %v s", tt.node, r.Labels, *r.RatePerS, r.CoveredS)
+			}
+		}
+		if sum != *m.Sum || math.Abs(rate-*m.RatePerS) > 1e-9 {
+			t.Errorf("%q: the rows make %d and %v/s, the whole is %d and %v/s", tt.node, sum, rate, *m.Sum, *m.RatePerS)
+		}
+	}
 }
