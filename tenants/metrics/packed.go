@@ -27,22 +27,18 @@ func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value
 		return 0, errPacked
 	}
 	var hist [inspector.MaxBuckets]uint64
-	var v inspector.Value // one for all visits: visit makes it escape
-	short := false
-	next := func() uint64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			short, b = true, nil
-			return 0
-		}
-		b = b[n:]
-		return v
-	}
+	// One for all visits, because visit makes it escape. Its fields are set
+	// one by one: as a whole it would cost a write barrier for each value.
+	var v inspector.Value
 	for i, kind := range kinds {
 		if bitmap[i/8]&(1<<(i%8)) == 0 {
 			continue
 		}
-		v = inspector.Value{OK: true}
+		v.OK, v.Gauge, v.Delta, v.Sum = true, 0, 0, 0
+		if v.Hist != nil {
+			v.Hist = nil
+		}
+		ok := true
 		switch kind {
 		case inspector.Gauge:
 			if len(b) < 8 {
@@ -52,24 +48,27 @@ func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value
 			b = b[8:]
 			v.OK = !math.IsNaN(v.Gauge) && !math.IsInf(v.Gauge, 0)
 		case inspector.Delta:
-			v.Delta = next()
-			v.OK = v.Delta <= inspector.MaxDelta
-		case inspector.Histogram:
-			k := next()
-			if short || k > inspector.MaxBuckets {
+			if v.Delta, b, ok = uvarint(b); !ok {
 				return 0, errPacked
 			}
-			v.Sum = next()
-			v.OK = v.Sum <= inspector.MaxDelta
-			v.Hist = hist[:k]
-			for j := range v.Hist {
-				v.Hist[j] = next()
-				v.OK = v.OK && v.Hist[j] <= inspector.MaxDelta
+			v.OK = v.Delta <= inspector.MaxDelta
+		case inspector.Histogram:
+			var k uint64
+			if k, b, ok = uvarint(b); !ok || k > inspector.MaxBuckets {
+				return 0, errPacked
 			}
+			if v.Sum, b, ok = uvarint(b); !ok {
+				return 0, errPacked
+			}
+			top := v.Sum // the highest of all: one comparison for the lot
+			for j := range hist[:k] {
+				if hist[j], b, ok = uvarint(b); !ok {
+					return 0, errPacked
+				}
+				top = max(top, hist[j])
+			}
+			v.Hist, v.OK = hist[:k], top <= inspector.MaxDelta
 		default:
-			return 0, errPacked
-		}
-		if short {
 			return 0, errPacked
 		}
 		if !v.OK {
@@ -82,4 +81,20 @@ func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value
 		return 0, errPacked
 	}
 	return refused, nil
+}
+
+// uvarint reads one number off the front of b; most have one or two bytes.
+func uvarint(b []byte) (v uint64, rest []byte, ok bool) {
+	if len(b) > 0 && b[0] < 0x80 {
+		return uint64(b[0]), b[1:], true
+	}
+	return longUvarint(b)
+}
+
+func longUvarint(b []byte) (v uint64, rest []byte, ok bool) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil, false
+	}
+	return v, b[n:], true
 }
