@@ -59,9 +59,15 @@ fi
 part ingest 200 --bin bin --for "$load"
 part calls 300 --bin bin --for "$questions" -n "$nodes"
 
-awk -F'\t' -v rule="$(printf '%.0s-' {1..104})" '
-  BEGIN { line = "%-54s | %-22s | %-9s | %s\n"; printf line, "measure", "result", "target", "met?"; print rule }
-  { printf line, $1, $2, $3, $4 }' "$results"
+LC_ALL=C awk -F'\t' '
+  function pad(text, width,  t) { # by characters, not bytes, whatever the awk
+    t = text; gsub(/[\200-\277]/, "", t)
+    while (length(t) < width) { text = text " "; t = t " " }
+    return text
+  }
+  function row(a, b, c, d) { print pad(a, 54) " | " pad(b, 20) " | " pad(c, 9) " | " d }
+  BEGIN { row("measure", "result", "target", "met?"); rule = sprintf("%96s", ""); gsub(/ /, "-", rule); print rule }
+  { row($1, $2, $3, $4) }' "$results"
 echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
 if [ ${#failed[@]} -gt 0 ]; then
   echo "failed: ${failed[*]}" >&2

@@ -213,12 +213,12 @@ func ask(ctx context.Context, s *rig.Stack, c *caller, q question, base rig.Usag
 		rig.Millis(rig.Quantile(took, 0.50)), rig.Millis(p95), rig.Millis(rig.Quantile(took, 0.99)), rig.Millis(server), rig.Millis(database), float64(size)/float64(n)/1024)
 	limit := ""
 	if q.limit > 0 {
-		limit = fmt.Sprintf("≤ %v", q.limit)
+		limit = fmt.Sprintf("≤ %d ms", q.limit.Milliseconds())
 	}
 	err = table.Add(q.name+", p95", rig.Millis(p95), limit, p95 <= q.limit)
 	if q.cpuLimit > 0 {
 		err = errors.Join(err,
-			table.Add("  its server CPU (telltaled)", rig.Millis(server), fmt.Sprintf("≤ %v", q.cpuLimit), server <= q.cpuLimit),
+			table.Add("  its server CPU (telltaled)", rig.Millis(server), fmt.Sprintf("≤ %d ms", q.cpuLimit.Milliseconds()), server <= q.cpuLimit),
 			table.Add("  its database CPU (postgres)", rig.Millis(database), "", true))
 	}
 	return err
