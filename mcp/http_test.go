@@ -82,6 +82,8 @@ func TestWhatIsRefusedBeforeTheTools(t *testing.T) {
 		"unknown tool":           {toolCall("no_such_tool", "{}"), nil, 200, -32602, "unknown tool"},
 		"unknown method":         {`{"jsonrpc":"2.0","id":1,"method":"nodes/explode"}`, nil, 200, -32601, "nodes/explode"},
 		"unsupported version":    {listCall, []string{versionHeader, "1999-01-01"}, 400, -32600, "nsupported"},
+		"a later version":        {listCall, []string{versionHeader, "2026-07-29"}, 400, -32600, "nsupported"},
+		"a version of letters":   {listCall, []string{versionHeader, "zzz"}, 400, -32600, "nsupported"},
 		"subscribe":              {`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"telltale://health"}}`, nil, 200, -32601, "stateless"},
 		"unsubscribe":            {`{"jsonrpc":"2.0","id":1,"method":"resources/unsubscribe","params":{"uri":"telltale://health"}}`, nil, 200, -32601, "stateless"},
 		"log level":              {`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`, nil, 200, -32601, "stateless"},
@@ -120,8 +122,8 @@ func TestModernRefusals(t *testing.T) {
 		t.Errorf("header and body name different tools: %d %d %s", r.status, code, msg)
 	}
 	r = w.post(t, "read", "", listCall, versionHeader, "2099-01-01", "Mcp-Method", "tools/list")
-	if w.h.MixedEra() != 1 || r.status != 200 {
-		t.Errorf("a future version without metadata: %d %s", r.status, r.body)
+	if w.h.MixedEra() != 0 || r.status != 400 {
+		t.Errorf("a future version without metadata: %d %s, %d tolerated", r.status, r.body, w.h.MixedEra())
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 // metadata such a request is one of the initialize era. It reports whether it
 // changed anything.
 func tolerate(h http.Header, m message) bool {
-	if h.Get(versionHeader) < modernVersion || m.Modern {
+	if h.Get(versionHeader) != modernVersion || m.Modern {
 		return false
 	}
 	switch {
@@ -35,12 +35,23 @@ func tolerate(h http.Header, m message) bool {
 	return true
 }
 
+// refuseVersion refuses a version that nobody speaks and that carries no
+// metadata of its own: the SDK takes everything after the newest version for
+// the new era and would complain about what is missing instead. With metadata
+// the SDK answers with the versions it supports.
+func refuseVersion(h http.Header, m message) *wireError {
+	if v := h.Get(versionHeader); v > lastLegacy && v != modernVersion && !m.Modern {
+		return refuse(jsonrpc.CodeInvalidRequest, "unsupported protocol version: this server speaks "+lastLegacy+" and older, and "+modernVersion)
+	}
+	return nil
+}
+
 // refuseLegacy refuses, in the initialize era, what a server without sessions
 // cannot offer. It stands before the SDK, which would accept a subscription
 // that nobody could ever be told of, and which drops the data of an error with
 // this code. In the new era these methods do not exist and the SDK says so.
 func refuseLegacy(h http.Header, m message) *wireError {
-	if h.Get(versionHeader) >= modernVersion || !m.call() {
+	if h.Get(versionHeader) == modernVersion || !m.call() {
 		return nil
 	}
 	next := map[string]string{

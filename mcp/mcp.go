@@ -154,9 +154,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	msg, e := readMessage(body)
 	if e != nil {
 		// A client of the initialize era reads a JSON-RPC error only from 200.
-		if e.Code == jsonrpc.CodeInvalidParams && msg.ID != nil && r.Header.Get(versionHeader) < modernVersion {
+		if e.Code == jsonrpc.CodeInvalidParams && msg.ID != nil && r.Header.Get(versionHeader) != modernVersion {
 			e.Status = http.StatusOK
 		}
+		e.write(w, msg.ID)
+		return
+	}
+	if e := refuseVersion(r.Header, msg); e != nil {
 		e.write(w, msg.ID)
 		return
 	}

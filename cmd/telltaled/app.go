@@ -108,7 +108,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 		{"sessions", 5 * time.Second, a.access.Run},
 		{"token uses", 5 * time.Second, uses.Run},
 		{"sightings", 5 * time.Second, a.fleet.Run},
-		httpPart("management", listeners[2], rest.Management(own), nil, log),
+		httpPart("management", listeners[2], loopbackHosts(rest.Management(own)), nil, log),
 		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1], grpcCert.GetCertificate) }},
 		httpPart("http", listeners[0], a.handler, httpCert, log),
 	}

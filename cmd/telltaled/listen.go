@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -43,12 +44,60 @@ func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "unix", path)
 }
 
+// bodyWithin is how long a request's body may take to arrive.
+const bodyWithin = 10 * time.Second
+
+// bodyInTime gives every request's body a deadline, read or not: without one,
+// a connection that sends a byte a minute is held for ever. Once the body is
+// there the deadline is lifted, so that long answers live on.
+func bodyInTime(next http.Handler, within time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			conn := http.NewResponseController(w)
+			// Errors: not every writer has deadlines; the real ones do.
+			_ = conn.SetReadDeadline(time.Now().Add(within))
+			r.Body = timedBody{r.Body, conn}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type timedBody struct {
+	io.ReadCloser
+	conn *http.ResponseController
+}
+
+func (b timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// loopbackHosts answers 421 to a Host that is no name of this machine itself,
+// so that no web page can reach the management listener through a name of its
+// own (DNS rebinding).
+func loopbackHosts(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "this listener answers on loopback only", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // httpPart serves a handler on a listener until its context ends, then lets
 // answers in flight finish for a while. TLS is used when cert is not nil.
 func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert, log *slog.Logger) part {
 	const drain = 5 * time.Second
 	s := &http.Server{
-		Handler: h,
+		Handler: bodyInTime(h, bodyWithin),
 		// No WriteTimeout: event streams live long; handlers bound themselves.
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
