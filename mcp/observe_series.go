@@ -24,7 +24,7 @@ func queryMetrics(ctx context.Context, s Services, c Call) (Answer, error) {
 	}
 	got, err := s.Metrics.Query(ctx, c.Scope, q)
 	if err != nil {
-		return Answer{}, err
+		return Answer{}, fault.Respell(err, map[string]string{"step": "step_s"})
 	}
 	body := seriesAnswer{Result: got}
 	body.Notes = withNote(got.Notes, note)
@@ -76,7 +76,7 @@ func seriesText(a seriesAnswer, detailed bool) string {
 	p.line("%s to %s, %d s a point, newest data %s", stamp(a.Window.From), stamp(a.Window.To), a.StepS, age(a.FreshnessS))
 	p.coverage(a.Coverage)
 	if a.Lost > 0 {
-		p.line("%d observations lost%s", a.Lost, boundMark(a.LowerBound))
+		p.line("%s lost%s", counted(a.Lost, "observation"), boundMark(a.LowerBound))
 	}
 	if len(a.Series) == 0 {
 		p.line("no series: unknown is not zero; see coverage and get_node for the reason")
@@ -85,7 +85,7 @@ func seriesText(a seriesAnswer, detailed bool) string {
 	for _, s := range a.Series {
 		who := s.Name
 		if s.Group != nil {
-			who = fmt.Sprintf("%s=%s (%d nodes)", s.Group.Key, orNone(s.Group.Value), s.Group.Nodes)
+			who = fmt.Sprintf("%s=%s (%s)", s.Group.Key, orNone(s.Group.Value), counted(s.Group.Nodes, "node"))
 		}
 		low, high, last := ends(s.Points)
 		rate := s.Stat == "rate_per_s"

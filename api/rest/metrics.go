@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 )
 
@@ -53,6 +54,7 @@ func (s *Server) query(c *call) (any, error) {
 		return nil, err
 	}
 	res, err := s.cfg.Metrics.Query(c.r.Context(), c.scope, q)
+	err = fault.Respell(err, map[string]string{"step": "step_s", "node_labels": "labels", "labels": "match"})
 	res.Notes = append(c.query.notes, res.Notes...)
 	return res, err
 }

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -15,6 +16,11 @@ import (
 func TestStrictQueries(t *testing.T) {
 	w := newWorld(t)
 	long := strings.Repeat("x", maxTextBytes+1)
+	var labels []string
+	for i := range tenants.MaxNodeLabels + 1 {
+		labels = append(labels, fmt.Sprintf("k%d=v", i))
+	}
+	many := strings.Join(labels, ",")
 	for target, want := range map[string]struct {
 		status int
 		field  string
@@ -54,6 +60,23 @@ func TestStrictQueries(t *testing.T) {
 		"/metrics/query?metrics=a.b&step_s=99999999999999999999":  {400, "step_s", "from 10 to"},
 		"/metrics/query?metrics=a.b&top=101":                      {400, "top", "from 1 to 100"},
 		"/metrics/query?metrics=a.b&by=median":                    {400, "by", "max, avg, last, sum"},
+		// What the services refuse is named as it was sent, too.
+		"/metrics/query?metrics=nonsense":                    {400, "metrics", "component.name"},
+		"/metrics/query?metrics=a.b&step_s=10&from=-5h59m":   {400, "step_s", "at most 1000"},
+		"/metrics/query?metrics=a.b&labels=" + many:          {400, "labels", "at most"},
+		"/metrics/query?metrics=a.b&match=" + many:           {400, "match", "at most"},
+		"/metrics/query?metrics=a.b&group=" + long[:300]:     {400, "group", "at most"},
+		"/metrics/query?metrics=a.b&node=" + long[:300]:      {400, "node", "255"},
+		"/metrics/query?metrics=a.b&from=-7h":                {400, "from", "kept"},
+		"/metrics/query?metrics=a.b&to=2999-01-01T00:00:00Z": {400, "to", "future"},
+		"/metrics/query?metrics=a.b&by=max":                  {400, "by", "top"},
+		"/metrics/query?metrics=a.b&top=5&group=env":         {400, "top", "group"},
+		"/metrics/query?metrics=a.b&cursor=x":                {400, "cursor", ""},
+		"/metrics/summary?module=gpu":                        {400, "module", "gpu"},
+		"/metrics/summary?module=network&labels=" + many:     {400, "labels", "at most"},
+		"/metrics/summary?module=network&node=" + long[:300]: {400, "node", "255"},
+		"/metrics/summary?module=network&from=-7h":           {400, "from", "kept"},
+		"/nodes?labels=" + many:                              {400, "labels", "at most"},
 	} {
 		r := w.do("GET", "/t/acme/api/v1"+target, w.read, "")
 		if r.StatusCode != want.status {

@@ -110,6 +110,23 @@ func (e *Error) Because(cause error) *Error {
 	return &c
 }
 
+// Respell gives the argument that a fault names the name under which the
+// caller sent it: names maps a service's word to the adapter's. An error
+// without a fault, or whose argument is not in names, comes back as it is.
+func Respell(err error, names map[string]string) error {
+	var f *Error
+	if !errors.As(err, &f) {
+		return err
+	}
+	name, ok := names[f.Field]
+	if !ok {
+		return err
+	}
+	c := *f
+	c.Field = name
+	return &c
+}
+
 // Of returns the fault in err's chain. Any other error becomes an Internal
 // fault that carries it as its cause and shows nothing of it. Of(nil) is nil.
 func Of(err error) *Error {

@@ -93,7 +93,7 @@ func (q *Query) checkStep() error {
 		}
 	}
 	if q.Step < tenants.WindowLength || q.Step%tenants.WindowLength != 0 {
-		return fault.Bad("step", "step is a multiple of %v", tenants.WindowLength)
+		return fault.Bad("step", "want a multiple of %v", tenants.WindowLength)
 	}
 	if n := q.points(); n > MaxPoints {
 		return fault.Bad("step", "%d points a series, at most %d are answered", n, MaxPoints).Do("take a longer step or a shorter span")

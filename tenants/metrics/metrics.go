@@ -169,7 +169,9 @@ const (
 	BySum  By = "sum"
 )
 
-// Query asks for series.
+// Query asks for series. A fault names its fields metrics, node, node_labels,
+// labels, from, to, step, top, by, group and cursor; an adapter that spells one
+// differently respells it.
 type Query struct {
 	Metrics    []string          // 1 to 20 full names
 	Node       string            // id or unique name; empty: all nodes in scope

@@ -39,6 +39,9 @@ func (s *Service) Summary(ctx context.Context, scope tenants.Scope, q SummaryQue
 	if err != nil {
 		return Summary{}, err
 	}
+	if err := checkLabels("labels", q.Labels); err != nil {
+		return Summary{}, err
+	}
 	targets, err := s.targets(ctx, scope, q.Node, q.Labels, "")
 	if err != nil {
 		return Summary{}, err
