@@ -49,7 +49,7 @@ func observeMetrics(s Services) []Tool {
 			Description: "Series of named metrics over time: per node and label set, the top N of all, or one series per cohort of nodes (group = a node label). " +
 				"Use it to see when something changed, which node is worst, or how cohorts differ. metrics_summary lists the metric names.",
 			Args: []Arg{
-				{Name: "metrics", Kind: argStrings, Required: true, Words: `1 to 20 full names, e.g. "network.retransmits"`},
+				{Name: "metrics", Kind: argStrings, Required: true, Words: `1 to 20 full names, e.g. "network.retransmit_segments"`},
 				nodeArg,
 				{Name: "node_labels", Kind: argLabels, Words: "only nodes with all of these labels"},
 				{Name: "labels", Kind: argLabels, Words: `only series with all of these labels, e.g. {"device":"sda"}`},
@@ -143,7 +143,7 @@ func trimSummary(s *metrics.Summary, detailed bool, budget int) int {
 		total += keep
 	}
 	if hidden > 0 {
-		hint := fmt.Sprintf("%d label rows are not shown", hidden)
+		hint := "not shown: " + counted(hidden, "label row")
 		if !detailed {
 			hint += "; format=detailed shows up to 10 a metric"
 		}
@@ -187,7 +187,7 @@ func summaryText(a summaryAnswer) string {
 	}
 	p.line("%s%s, %s to %s, newest data %s", a.Module, on, stamp(a.Window.From), stamp(a.Window.To), age(a.FreshnessS))
 	p.coverage(a.Coverage)
-	p.line("windows: %d of %d received; %d observations, %d lost%s", a.Received, a.Expected, a.Samples, a.Lost, boundMark(a.LowerBound))
+	p.line("windows: %d of %d received; %s, %d lost%s", a.Received, a.Expected, counted(a.Samples, "observation"), a.Lost, boundMark(a.LowerBound))
 	rows, silent := [][]string{}, map[string][]string{}
 	for _, m := range a.Metrics {
 		if m.CoveredS == 0 {
@@ -196,7 +196,7 @@ func summaryText(a summaryAnswer) string {
 		}
 		rows = append(rows, append([]string{m.Metric}, statCells(m.Kind, m.Unit, m.Stats)...))
 		for _, r := range m.Rows {
-			rows = append(rows, append([]string{"  " + labelText(r.Labels)}, statCells(m.Kind, m.Unit, r.Stats)...))
+			rows = append(rows, append([]string{"  " + labelText(r.Labels) + coveredMark(m, r.Stats)}, statCells(m.Kind, m.Unit, r.Stats)...))
 		}
 		if m.Other != nil {
 			rows = append(rows, append([]string{"  (other)"}, statCells(m.Kind, m.Unit, *m.Other)...))
@@ -215,6 +215,15 @@ func summaryText(a summaryAnswer) string {
 	p.notes(a.Notes)
 	p.next(a.Next)
 	return p.String()
+}
+
+// coveredMark says of a label row for how much of its metric's time it was
+// reported, where that is not all.
+func coveredMark(m metrics.MetricSummary, row metrics.Stats) string {
+	if row.CoveredS >= m.CoveredS*0.99 {
+		return ""
+	}
+	return fmt.Sprintf(" (reported for %s of %s s)", number(row.CoveredS), number(m.CoveredS))
 }
 
 func boundMark(lower bool) string {

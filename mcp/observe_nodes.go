@@ -97,7 +97,7 @@ func overviewText(o overviewAnswer) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, st))
 		}
 	}
-	p.line("%d nodes at %s: %s; newest sign of life %s", o.Nodes, stamp(o.At), orNone(strings.Join(parts, ", ")), age(o.FreshnessS))
+	p.line("%s at %s: %s; newest sign of life %s", counted(o.Nodes, "node"), stamp(o.At), orNone(strings.Join(parts, ", ")), age(o.FreshnessS))
 	p.coverage(o.Coverage)
 	rows := [][]string{}
 	for _, w := range o.Worst {
@@ -154,7 +154,7 @@ func listNodes(ctx context.Context, f Fleet, c Call) (Answer, error) {
 	body := pageAnswer{Page: got}
 	body.Notes = withNote(got.Notes, note)
 	if c.fitted() {
-		body.Notes = withNote(body.Notes, fmt.Sprintf("the page was cut to %d rows to fit the answer's byte budget", len(got.Nodes)))
+		body.Notes = withNote(body.Notes, fmt.Sprintf("the page was cut to %s to fit the answer's byte budget", counted(len(got.Nodes), "row")))
 	}
 	if i := slices.IndexFunc(got.Nodes, func(n fleet.Node) bool { return n.Status != fleet.Online }); i >= 0 {
 		n := got.Nodes[i]
@@ -224,7 +224,7 @@ func (a *nodeAnswer) cut(rows int) {
 	a.Capabilities = caps[:min(len(caps), max(1, rows/2))]
 	a.Sessions = a.Sessions[:min(len(a.Sessions), 2)]
 	a.Quarantine = a.Quarantine[:min(len(a.Quarantine), max(1, rows/4))]
-	a.Notes = append(a.Notes, fmt.Sprintf("cut to fit the answer's byte budget: %d of %d signals shown, those that do not work fully first; raise max_bytes to see all", len(a.Capabilities), total))
+	a.Notes = append(a.Notes, fmt.Sprintf("cut to fit the answer's byte budget: %d of %s shown, those that do not work fully first; raise max_bytes to see all", len(a.Capabilities), counted(total, "signal")))
 }
 
 func severity(level string) int {
@@ -267,13 +267,16 @@ func nodeText(a nodeAnswer) string {
 		p.line("clock skew %d ms%s", *n.SkewMS, mark)
 	}
 	if a.CertDays != nil {
-		p.line("certificate expires in %s days", number(round6(*a.CertDays)))
+		p.line("certificate %s", daysText(*a.CertDays, "expires", "expired"))
 	}
-	data := "no data yet"
+	reports := "none committed yet"
+	if a.Seq > 0 {
+		reports = fmt.Sprintf("number %d of epoch %d is the last that was committed", a.Seq, a.Epoch)
+	}
 	if a.LastDataAt != nil {
-		data = "newest window ends " + stamp(*a.LastDataAt)
+		reports += ", newest window ends " + stamp(*a.LastDataAt)
 	}
-	p.line("reports: epoch %d, sequence %d, %s", a.Epoch, a.Seq, data)
+	p.line("reports: %s", reports)
 	for _, s := range a.SameAs {
 		p.line("same machine as %s (%s)", inspector.CleanText(s.Name), s.Node)
 	}
@@ -311,12 +314,12 @@ func nodeText(a nodeAnswer) string {
 }
 
 func lossText(p *page, l fleet.Loss) {
-	parts := []string{fmt.Sprintf("%d reports never arrived", l.MissingSeq)}
+	parts := []string{counted(l.MissingSeq, "report") + " never arrived"}
 	if l.PastRetention > 0 {
 		parts = append(parts, fmt.Sprintf("%d came too late to be kept", l.PastRetention))
 	}
 	if l.RefusedPoints > 0 {
-		parts = append(parts, fmt.Sprintf("%d values were out of range", l.RefusedPoints))
+		parts = append(parts, counted(l.RefusedPoints, "value") + " out of range")
 	}
 	for _, k := range sortedKeys(l.Agent) {
 		if l.Agent[k] > 0 {

@@ -62,7 +62,7 @@ func (p *page) coverage(c tenants.Coverage) {
 		p.line("coverage: no node is in scope")
 		return
 	}
-	p.line("coverage: %d of %d nodes answered", c.Answered, c.Asked)
+	p.line("coverage: %d of %s answered", c.Answered, counted(c.Asked, "node"))
 	missing := []string{}
 	for i, n := range c.NotCovered {
 		if i == 8 {
@@ -87,7 +87,7 @@ func (p *page) truncated(t *tenants.Truncated) {
 	if t.Total != nil {
 		total = fmt.Sprintf("of %d", *t.Total)
 	}
-	p.line("truncated: %d rows returned, %s", t.Returned, total)
+	p.line("truncated: %s returned, %s", counted(t.Returned, "row"), total)
 	if t.NextCursor != "" {
 		p.line("next_cursor: %s", t.NextCursor)
 	}
@@ -197,6 +197,26 @@ func number(v float64) string {
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 4, 64)
+}
+
+// counted writes a number with its noun, which takes an s unless it is one.
+func counted[N int | uint64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprint(n, " ", noun)
+}
+
+// daysText writes a span of days that lies ahead or behind.
+func daysText(days float64, ahead, behind string) string {
+	verb, suffix := ahead+" in ", ""
+	if days < 0 {
+		verb, suffix, days = behind+" ", " ago", -days
+	}
+	if days < 1 {
+		return verb + strconv.FormatFloat(days*24, 'f', 1, 64) + " hours" + suffix
+	}
+	return verb + strconv.FormatFloat(days, 'f', 1, 64) + " days" + suffix
 }
 
 func age(s *float64) string {

@@ -2,9 +2,11 @@ package mcp
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 )
 
@@ -25,6 +27,10 @@ func TestQuantities(t *testing.T) {
 		"▁·█":          sparkline([]*float64{ptr(1.0), nil, ptr(9.0)}),
 		"▁▁":           sparkline([]*float64{ptr(3.0), ptr(3.0)}),
 		"":             sparkline([]*float64{nil, nil}),
+
+		"1 node": counted(1, "node"), "0 nodes": counted(uint64(0), "node"), "2 nodes": counted(2, "node"),
+		"expires in 7.0 days": daysText(6.999, "expires", "expired"), "expires in 12.0 hours": daysText(0.5, "expires", "expired"),
+		"expired 2.0 days ago": daysText(-2, "expires", "expired"),
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -59,11 +65,38 @@ func TestConciseSummaryHidesNothingRows(t *testing.T) {
 	if got := hottest(s); got != "a.busy" {
 		t.Errorf("hottest is %s", got)
 	}
-	if n := trimSummary(&s, false, 0); n != 3 || len(s.Metrics[0].Rows) != 0 || s.Metrics[0].Help != "" || !slices.Contains(s.Notes, "7 label rows are not shown; format=detailed shows up to 10 a metric") {
+	if n := trimSummary(&s, false, 0); n != 3 || len(s.Metrics[0].Rows) != 0 || s.Metrics[0].Help != "" || !slices.Contains(s.Notes, "not shown: 7 label rows; format=detailed shows up to 10 a metric") {
 		t.Errorf("%d rows left, notes %v", n, s.Notes)
 	}
 	if n := trimSummary(&s, true, 2); n != 2 {
 		t.Errorf("%d rows left of a budget of 2", n)
+	}
+}
+
+func TestRowsSayForHowLongTheyWereReported(t *testing.T) {
+	m := metrics.MetricSummary{Metric: "a.drops", Kind: "delta", Unit: "count", Stats: metrics.Stats{Sum: ptr(uint64(6)), RatePerS: ptr(0.487), CoveredS: 12.3}}
+	if got := coveredMark(m, metrics.Stats{CoveredS: 10}); got != " (reported for 10 of 12.3 s)" {
+		t.Errorf("got %q", got)
+	}
+	if got := coveredMark(m, metrics.Stats{CoveredS: 12.3}); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestNodeText(t *testing.T) {
+	d := fleet.NodeDetail{Node: fleet.Node{Node: "n1", Name: "db1", Status: fleet.Online, EnrolledAt: noon}, Epoch: 1, Seq: 23, CertDays: ptr(6.999), Loss: fleet.Loss{MissingSeq: 1, RefusedPoints: 1}}
+	got := nodeText(nodeAnswer{NodeDetail: d})
+	for _, want := range []string{"certificate expires in 7.0 days\n", "reports: number 23 of epoch 1 is the last that was committed\n", "1 report never arrived; 1 value out of range"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
+		}
+	}
+	d.Epoch, d.Seq = 0, 0
+	if got := nodeText(nodeAnswer{NodeDetail: d}); !strings.Contains(got, "reports: none committed yet") {
+		t.Errorf("%q", got)
+	}
+	if got := overviewText(overviewAnswer{Overview: fleet.Overview{Nodes: 1, Coverage: tenants.Coverage{Asked: 1, Answered: 1}}}); strings.Contains(got, "1 nodes") {
+		t.Errorf("%q", got)
 	}
 }
 
