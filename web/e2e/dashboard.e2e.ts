@@ -67,6 +67,12 @@ async function accessible() {
   expect(found).toEqual([]);
 }
 
+async function phone(name: string) {
+  await shoot(name);
+  await accessible();
+  expect(await page.evaluate(() => document.documentElement.scrollWidth), "nothing wider than the screen").toBeLessThanOrEqual(390);
+}
+
 it("signs in, shows the node, and charts what REST answers", async () => {
   await page.goto(stack.ready.dashboard_url);
   await shoot("sign-in");
@@ -75,7 +81,7 @@ it("signs in, shows the node, and charts what REST answers", async () => {
   const { nodes } = await rest<NodePage>("acme", "nodes");
   const node = nodes[0];
   if (!node) throw new Error("acme has no node");
-  const link = page.getByRole("table").last().getByRole("link", { name: node.name, exact: true });
+  const link = page.getByRole("region", { name: "Table of nodes" }).getByRole("link", { name: node.name, exact: true });
   await link.waitFor();
   await shoot("fleet");
   await accessible();
@@ -100,11 +106,20 @@ it("signs in, shows the node, and charts what REST answers", async () => {
   await page.locator(".uplot canvas").first().waitFor();
   await shoot("node");
   await accessible();
-  await page.getByRole("button", { name: /^Theme/ }).click();
-  await page.getByRole("button", { name: /^Theme/ }).click();
-  await page.getByText("Theme: dark").waitFor();
+  await page.getByLabel("Theme").selectOption("dark");
   await shoot("node-dark");
   await accessible();
+
+  // Everything fits a phone, in both themes.
+  await page.setViewportSize({ width: 390, height: 844 });
+  await phone("node-390-dark");
+  await page.getByLabel("Theme").selectOption("light");
+  await phone("node-390");
+  await page.getByRole("link", { name: "Fleet" }).click();
+  await link.waitFor();
+  await phone("fleet-390");
+  await page.getByLabel("Theme").selectOption("dark");
+  await phone("fleet-390-dark");
 });
 
 it("keeps every credential out of a script's reach", async () => {
@@ -124,7 +139,7 @@ it("keeps every credential out of a script's reach", async () => {
 it("shows a tenant its own nodes only", async () => {
   await signIn("globex");
   const [own, foreign] = await Promise.all([rest<NodePage>("globex", "nodes"), rest<NodePage>("acme", "nodes")]);
-  const table = page.getByRole("table").last();
+  const table = page.getByRole("region", { name: "Table of nodes" });
   await table.getByRole("link", { name: own.nodes[0]?.name ?? "?", exact: true }).waitFor();
   const text = await page.locator("body").innerText();
   for (const n of foreign.nodes) expect(text).not.toContain(n.name);
@@ -141,10 +156,21 @@ it("says what is wrong with a token, and ends a session on sign-out", async () =
   await page.getByLabel("Operator token").fill("tt_wrong");
   await page.keyboard.press("Enter");
   await page.getByRole("alert").getByText("reference").waitFor();
+  await page.getByRole("alert").getByText("Check the tenant's name").waitFor();
   await shoot("sign-in-refused");
   await signIn("acme");
   await page.keyboard.press("/");
-  expect(await page.evaluate(() => document.activeElement?.getAttribute("type"))).toBe("search");
+  const search = page.getByRole("searchbox");
+  expect(await search.evaluate((e) => e === document.activeElement)).toBe(true);
+  await page.keyboard.type("no-such-node");
+  await page.getByText("No node matches").waitFor();
+  await page.keyboard.press("Escape");
+  expect(await search.inputValue()).toBe("");
+  // The next stops are the table, and in it the first node.
+  await page.getByRole("region", { name: "Table of nodes" }).waitFor();
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Tab");
+  expect(await page.evaluate(() => document.activeElement?.closest("tbody th")?.getAttribute("scope"))).toBe("row");
   const stale = await context.cookies();
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("Operator token").waitFor();

@@ -24,7 +24,8 @@ export interface Stack {
   stop(): Promise<void>;
 }
 
-const root = resolve(import.meta.dirname, "../..");
+/** The folder of the built programs; BIN names another. */
+const bin = resolve(process.env.BIN ?? join(import.meta.dirname, "../../bin"));
 
 async function freePort(): Promise<number> {
   // Below the ephemeral range, so that no outgoing connection takes it.
@@ -44,7 +45,7 @@ export async function startStack(): Promise<Stack> {
   await chmod(dir, 0o755);
   const file = join(dir, "ready.json");
   const output: string[] = [];
-  const child: ChildProcess = spawn(join(root, "bin/telltaled"), ["dev", "--data-dir", join(dir, "data"), "--http", `127.0.0.1:${await freePort()}`, "--grpc", "127.0.0.1:0", "--ready-file", file], {
+  const child: ChildProcess = spawn(join(bin, "telltaled"), ["dev", "--data-dir", join(dir, "data"), "--http", `127.0.0.1:${await freePort()}`, "--grpc", "127.0.0.1:0", "--ready-file", file], {
     stdio: ["ignore", "pipe", "pipe"],
   });
   child.stdout?.on("data", (d: Buffer) => output.push(d.toString()));

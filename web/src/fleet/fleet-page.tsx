@@ -4,8 +4,10 @@ import { useParams, useSearchParams } from "react-router";
 import { get, type Schemas } from "../api/client";
 import { ago } from "../layout/format";
 import { Problem } from "../layout/problem";
+import { Counts } from "./counts";
 import { NodeTable } from "./node-table";
 import { Overview } from "./overview";
+import { useSearchKeys } from "./use-search-keys";
 
 const refreshMs = 5_000;
 
@@ -34,16 +36,7 @@ export function FleetPage() {
   useEffect(() => {
     document.title = `Fleet · ${tenant} · Telltale`;
   }, [tenant]);
-  useEffect(() => {
-    const slash = (e: KeyboardEvent) => {
-      if (e.key === "/" && !(e.target instanceof HTMLInputElement) && !e.ctrlKey && !e.metaKey && !e.altKey) {
-        e.preventDefault();
-        field.current?.focus();
-      }
-    };
-    window.addEventListener("keydown", slash);
-    return () => window.removeEventListener("keydown", slash);
-  }, []);
+  useSearchKeys(field);
 
   function choose(next: string | undefined) {
     setParams((p) => {
@@ -61,20 +54,34 @@ export function FleetPage() {
         {overview.data && <span className="hint">last sign of life {ago(overview.data.freshness_s)}</span>}
       </div>
       {overview.error && <Problem error={overview.error} />}
-      {overview.data && <Overview data={overview.data} tenant={tenant} status={status} onStatus={choose} />}
-      <section aria-labelledby="nodes-heading">
-        <div className="heading">
-          <h2 id="nodes-heading">Nodes</h2>
-          <input ref={field} type="search" aria-label="Search nodes by the beginning of their name" aria-keyshortcuts="/" placeholder="Name begins with…  ( / )" maxLength={128} value={search} onChange={(e) => setSearch(e.target.value)} />
-        </div>
-        {nodes.error && <Problem error={nodes.error} />}
-        {nodes.data && <NodeTable tenant={tenant} nodes={rows} filtered={Boolean(status || search)} />}
-        {nodes.hasNextPage && (
-          <button type="button" onClick={() => nodes.fetchNextPage()} disabled={nodes.isFetchingNextPage}>
-            {nodes.isFetchingNextPage ? "Loading…" : "Show more nodes"}
-          </button>
-        )}
-      </section>
+      {overview.data && <Counts data={overview.data} status={status} onStatus={choose} />}
+      <div className="split">
+        <section aria-labelledby="nodes-heading">
+          <div className="heading">
+            <h2 id="nodes-heading">Nodes</h2>
+            <input
+              ref={field}
+              type="search"
+              aria-label="Search nodes by the beginning of their name"
+              aria-keyshortcuts="/"
+              title="/ goes here, Escape clears"
+              placeholder="Name begins with…  ( / )"
+              maxLength={128}
+              value={search}
+              onChange={(e) => setSearch(e.target.value)}
+              onKeyDown={(e) => e.key === "Escape" && setSearch("")}
+            />
+          </div>
+          {nodes.error && <Problem error={nodes.error} />}
+          {nodes.data && <NodeTable tenant={tenant} nodes={rows} filtered={Boolean(status || search)} />}
+          {nodes.hasNextPage && (
+            <button type="button" onClick={() => nodes.fetchNextPage()} disabled={nodes.isFetchingNextPage}>
+              {nodes.isFetchingNextPage ? "Loading…" : "Show more nodes"}
+            </button>
+          )}
+        </section>
+        {overview.data && <Overview data={overview.data} tenant={tenant} />}
+      </div>
     </>
   );
 }

@@ -1,48 +1,48 @@
-// Numbers and times for people. Unknown is an en dash, never zero.
+// Numbers and times for people. Unknown is an en dash, never zero. A unit
+// follows its number after a space; rates end in "/s". Bytes go by 1024 (KiB,
+// MiB), everything else by 1000.
 
 export const unknown = "–";
 
-const steps = ["", "k", "M", "G", "T", "P"];
-
-/** 1234 → "1.23k"; three significant digits. */
-export function short(v: number, base = 1000): string {
-  let i = 0;
-  let n = Math.abs(v);
-  while (n >= base && i < steps.length - 1) {
-    n /= base;
-    i++;
-  }
-  const digits = n >= 100 || n === 0 ? 0 : n >= 10 ? 1 : 2;
-  return `${v < 0 ? "-" : ""}${Number(n.toFixed(digits))}${steps[i]}`;
+interface Ladder {
+  base: number;
+  names: string[]; // the unit after the number, its space included; smallest first
 }
 
-/** A duration in nanoseconds → "340 ns", "1.2 ms". */
-export function nanoseconds(v: number): string {
-  for (const [limit, unit] of [
-    [1e9, "s"],
-    [1e6, "ms"],
-    [1e3, "µs"],
-  ] as const)
-    if (v >= limit) return `${Number((v / limit).toPrecision(3))} ${unit}`;
-  return `${Number(v.toPrecision(3))} ns`;
-}
-
-/** A value of a metric's unit, with "/s" for rates. */
-export function value(v: number | null | undefined, unit: string, rate = false): string {
-  if (v === null || v === undefined || !Number.isFinite(v)) return unknown;
-  const per = rate ? "/s" : "";
+/** The names of a metric unit and its multiples. */
+function ladder(unit: string): Ladder {
   switch (unit) {
     case "bytes":
-      return `${short(v, 1024)}B${per}`;
+      return { base: 1024, names: [" B", " KiB", " MiB", " GiB", " TiB", " PiB"] };
     case "ns":
-      return rate ? `${nanoseconds(v)}${per}` : nanoseconds(v);
-    case "ratio":
-      return `${Number((v * 100).toPrecision(3))} %`;
+      return { base: 1000, names: [" ns", " µs", " ms", " s"] };
     case "seconds":
-      return `${short(v)} s`;
+      return { base: 1000, names: [" s"] };
     default:
-      return `${short(v)}${per}`;
+      return { base: 1000, names: ["", "k", "M", "G", "T", "P"] };
   }
+}
+
+/** What numbers as large as v are divided by, and the unit that follows them then. */
+export function scale(v: number, unit: string, rate = false): { divisor: number; suffix: string } {
+  const per = rate ? "/s" : "";
+  if (unit === "ratio") return { divisor: 0.01, suffix: ` %${per}` };
+  const { base, names } = ladder(unit);
+  let i = 0;
+  while (Math.abs(v) >= base ** (i + 1) && i < names.length - 1) i++;
+  return { divisor: base ** i, suffix: `${names[i]}${per}` };
+}
+
+const significant = (n: number) => Number(Math.abs(n) >= 1000 ? Math.round(n) : n.toPrecision(3));
+
+/** A value of a metric's unit: "1.91 MiB/s", "25.6 %", "340 µs", "1.23k/s". */
+export function value(v: number | null | undefined, unit: string, rate = false): string {
+  if (v === null || v === undefined || !Number.isFinite(v)) return unknown;
+  let { divisor, suffix } = scale(v, unit, rate);
+  // What rounds up to the next unit is written in it: 999.9 µs is 1 ms.
+  const rounded = significant(v / divisor) * divisor;
+  ({ divisor, suffix } = scale(rounded, unit, rate));
+  return `${significant(rounded / divisor)}${suffix}`;
 }
 
 /** Seconds of age → "4 s ago", "3 min ago"; null → "never". */
@@ -54,3 +54,15 @@ export function ago(seconds: number | null | undefined): string {
   if (s < 172_800) return `${Math.round(s / 3600)} h ago`;
   return `${Math.round(s / 86_400)} days ago`;
 }
+
+/** 1 → "1 node", 3 → "3 nodes". */
+export const counted = (n: number, one: string, many = `${one}s`): string => `${n} ${n === 1 ? one : many}`;
+
+const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+/** The time of day of a moment in seconds since 1970, in the reader's zone. */
+export const clock = (at: number, withSeconds = false): string => (withSeconds ? seconds : minutes).format(at * 1000);
+
+/** Begins with a capital, unless it begins with code in backticks. */
+export const sentence = (text: string): string => text.slice(0, 1).toUpperCase() + text.slice(1);

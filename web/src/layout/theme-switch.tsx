@@ -3,20 +3,25 @@ import { useEffect, useState } from "react";
 const stored = "telltale.theme";
 const themes = ["system", "light", "dark"] as const;
 type Theme = (typeof themes)[number];
+const known = (name: string | null): Theme => themes.find((t) => t === name) ?? "system";
 
 /** Follows the system until the reader chooses. */
 export function ThemeSwitch() {
-  const [theme, setTheme] = useState<Theme>(() => themes.find((t) => t === localStorage.getItem(stored)) ?? "system");
+  const [theme, setTheme] = useState<Theme>(() => known(localStorage.getItem(stored)));
   useEffect(() => {
     if (theme === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
     localStorage.setItem(stored, theme);
     window.dispatchEvent(new Event("telltale-theme"));
   }, [theme]);
-  const next = themes[(themes.indexOf(theme) + 1) % themes.length] ?? "system";
   return (
-    <button type="button" className="quiet" onClick={() => setTheme(next)} title={`Switch to ${next}`}>
-      Theme: {theme}
-    </button>
+    <label className="theme">
+      <span>Theme</span>
+      <select value={theme} onChange={(e) => setTheme(known(e.target.value))}>
+        {themes.map((t) => (
+          <option key={t}>{t}</option>
+        ))}
+      </select>
+    </label>
   );
 }

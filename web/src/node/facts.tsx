@@ -1,14 +1,14 @@
 import type { Schemas } from "../api/client";
-import { value } from "../layout/format";
+import { clock } from "../layout/format";
+import { Headlines } from "./headlines";
 
 /** What the agent itself had to drop: "12 windows of network, 09:10 to 09:14". */
 export function agentLosses(counters: Record<string, number>): [string, number][] {
-  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   return Object.entries(counters).flatMap(([key, n]): [string, number][] => {
     const component = key.startsWith("lost_windows_") ? key.slice("lost_windows_".length) : "";
     if (!component || n === 0) return [];
     const [from = 0, to = 0] = [counters[`lost_from_unix_s_${component}`], counters[`lost_to_unix_s_${component}`]];
-    const when = from > 0 ? `, last from ${clock.format(from * 1000)} to ${clock.format(to * 1000)}` : "";
+    const when = from > 0 ? `, last from ${clock(from)} to ${clock(to)}` : "";
     return [[`windows of ${component} dropped on the node${when}`, n]];
   });
 }
@@ -47,15 +47,7 @@ export function Facts({ node }: { node: Schemas["NodeDetail"] }) {
           </div>
         ))}
       </dl>
-      {node.headlines.length > 0 && (
-        <ul className="tiles" aria-label="Latest values">
-          {node.headlines.map((h) => (
-            <li key={h.metric} className="tile">
-              <b>{value(h.value, h.unit, h.stat === "rate_per_s")}</b> {h.metric}
-            </li>
-          ))}
-        </ul>
-      )}
+      <Headlines values={node.headlines} />
       {(node.quarantine.length > 0 || losses.length > 0) && (
         <section className="problem" aria-label="Missing data">
           <strong>Some data of this node is missing</strong>

@@ -2,7 +2,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { get, type Schemas } from "../api/client";
 import { Chart } from "../chart/chart";
-import { ago } from "../layout/format";
+import { axisStart } from "../chart/points";
+import { ago, clock, sentence } from "../layout/format";
 import { Problem } from "../layout/problem";
 import { type ChartSpec, metricsOf } from "./charts";
 import { lines, times } from "./series";
@@ -25,8 +26,14 @@ export function ModuleCharts({ tenant, node, module, charts, minutes, signals }:
     placeholderData: (before) => before,
   });
   const q = query.data;
-  const at = useMemo(() => (q ? times(q) : []), [q]);
-  const drawn = useMemo(() => (q ? charts.map((c) => ({ ...c, ...lines(q.series, c.metrics) })) : []), [q, charts]);
+  const view = useMemo(() => {
+    if (!q) return undefined;
+    const at = times(q);
+    const to = Date.parse(q.window.to) / 1000;
+    const points = q.series.map((s) => s.points);
+    const drawn = charts.map((c) => ({ ...c, ...lines(q.series, c.metrics) })).filter((c) => c.lines.length > 0);
+    return { at, to, drawn, ...axisStart(at, points, q.step_s, Date.parse(q.window.from) / 1000, to) };
+  }, [q, charts]);
   const heading = `module-${module}`;
   const off = signals.length > 0 && signals.every((s) => s.level === "off");
   return (
@@ -34,21 +41,16 @@ export function ModuleCharts({ tenant, node, module, charts, minutes, signals }:
       <div className="heading">
         <h2 id={heading}>{module}</h2>
         {q && <span className="hint">data {ago(q.freshness_s)}</span>}
+        {view?.fitted && <span className="hint">axes begin at {clock(view.from)}: no earlier data in this span</span>}
         {q && q.lost > 0 && <span className="badge level-degraded">{q.lost} observations lost: read values as “at least”</span>}
         {q?.skew_corrected && <span className="badge level-degraded">times corrected for clock skew</span>}
       </div>
       {query.error && <Problem error={query.error} />}
-      {q && q.series.length === 0 && <p className="empty">{off ? `The module is off: ${signals[0]?.reason ?? "no reason given"}.` : (q.coverage.not_covered[0]?.reason ?? "no data in this span")}</p>}
+      {q && q.series.length === 0 && <p className="empty">{sentence(off ? `the module is off: ${signals[0]?.reason || "no reason given"}` : (q.coverage.not_covered[0]?.reason ?? "no data in this span"))}</p>}
       <div className="charts">
-        {q &&
-          drawn
-            .filter((c) => c.lines.length > 0)
-            .map((c) => (
-              <div key={c.title}>
-                <Chart title={c.title} times={at} lines={c.lines} from={Date.parse(q.window.from) / 1000} to={Date.parse(q.window.to) / 1000} />
-                {c.left > 0 && <p className="hint">{c.left} quieter series not drawn</p>}
-              </div>
-            ))}
+        {view?.drawn.map((c) => (
+          <Chart key={c.title} title={c.title} times={view.at} lines={c.lines} from={view.from} to={view.to} left={c.left} />
+        ))}
       </div>
     </section>
   );

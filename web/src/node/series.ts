@@ -1,36 +1,44 @@
 import type { Schemas } from "../api/client";
-import type { Line } from "../chart/chart";
+import type { Line } from "../chart/line";
+import { allZero } from "../chart/points";
+import { metricName } from "../layout/names";
 
 type Series = Schemas["Series"];
 
-/** A series' name within its module: "if_rx_bytes eth0". */
-export function seriesName(s: Series): string {
+const hidden = ["benign", "location"];
+const shown = (s: Series) => Object.entries(s.labels).filter(([k]) => !hidden.includes(k));
+const values = (s: Series) => shown(s).map(([, v]) => v);
+
+/** A series' stable id within its module: "if_rx_bytes eth0". */
+export function seriesId(s: Series): string {
   const [, metric = s.metric] = s.metric.split(".", 2);
-  const labels = Object.entries(s.labels)
-    .filter(([k]) => k !== "benign" && k !== "location")
-    .map(([, v]) => v)
-    .join(" ");
-  return labels ? `${metric} ${labels}` : metric;
+  return [metric, ...values(s)].join(" ");
 }
 
-/** The most lines one chart draws; the rest is named below it. */
-export const maxLines = 8;
+/** A series for people: "eth0 received"; the labels alone where the chart has one metric. */
+export function seriesName(s: Series, alone: boolean): string {
+  const labels = values(s);
+  return alone && labels.length > 0 ? labels.join(" ") : [...labels, metricName(s.metric)].join(" ");
+}
+
+/** The exact metric with its labels: "network.if_rx_bytes interface=eth0". */
+const exact = (s: Series): string => [s.metric, ...shown(s).map(([k, v]) => `${k}=${v}`)].join(" ");
+
+/** The most lines one chart draws that are not flat zeros; the rest is counted below it. */
+export const maxLines = 6;
 
 const weight = (s: Series) => s.points.reduce<number>((sum, p) => sum + (p ?? 0), 0);
+const byId = (a: Series, b: Series) => seriesId(a).localeCompare(seriesId(b));
 
-/** The busiest series of a chart as lines, and how many are left out. */
+/** The busiest series of a chart as lines, then those at zero, and how many are left out. */
 export function lines(all: Series[], metrics: string[]): { lines: Line[]; left: number } {
   const mine = all.filter((s) => metrics.includes(s.metric));
-  const busiest = new Set(
-    [...mine]
-      .sort((a, b) => weight(b) - weight(a))
-      .slice(0, maxLines)
-      .map((s) => s),
-  );
+  const zero = mine.filter((s) => allZero(s.points)).sort(byId);
+  const busy = mine.filter((s) => !allZero(s.points)).sort((a, b) => weight(b) - weight(a));
   // Drawn in a fixed order, so that colours stay with their series.
-  const drawn = mine.filter((s) => busiest.has(s)).sort((a, b) => seriesName(a).localeCompare(seriesName(b)));
+  const drawn = [...busy.slice(0, maxLines).sort(byId), ...zero];
   return {
-    lines: drawn.map((s) => ({ name: seriesName(s), unit: s.unit, rate: s.stat === "rate_per_s", points: s.points })),
+    lines: drawn.map((s) => ({ id: seriesId(s), name: seriesName(s, metrics.length === 1), metric: exact(s), unit: s.unit, rate: s.stat === "rate_per_s", points: s.points })),
     left: mine.length - drawn.length,
   };
 }

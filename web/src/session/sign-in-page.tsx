@@ -5,6 +5,7 @@ import { ApiError, signIn } from "../api/client";
 import { Problem } from "../layout/problem";
 import { ThemeSwitch } from "../layout/theme-switch";
 import mark from "../telltale.svg";
+import { tokenAdvice } from "./advice";
 
 const lastTenant = "telltale.tenant";
 
@@ -40,7 +41,7 @@ export function SignInPage() {
       const own = `/t/${session.tenant}/ui`;
       await navigate(back === own || back?.startsWith(`${own}/`) ? back : own);
     } catch (err) {
-      setError(err instanceof ApiError && err.status === 401 ? new ApiError(401, { ...err.problem, next: ["check the tenant's name and the token; `make up` prints both"] }) : (err as Error));
+      setError(err instanceof ApiError && err.status === 401 ? new ApiError(401, { ...err.problem, next: [tokenAdvice(location.hostname)] }) : (err as Error));
       tokenField.current?.focus();
     } finally {
       setBusy(false);
