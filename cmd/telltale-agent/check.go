@@ -41,24 +41,38 @@ type checkCapability struct {
 	Reason    string `json:"reason,omitempty"`
 }
 
+const checkHelp = `usage: telltale-agent check [flags]
+
+Print what every module can do on this machine, and why not.
+Exit codes: 0 every module opened, 1 one did not, 2 wrong command line.
+
+  --json
+        print the report as one JSON object
+  -v
+        log what happens while programs load
+`
+
 // check is the command `telltale-agent check`: it opens every module, prints
 // what each signal can do here and why not, and closes them again. The exit
 // code is 0 when every module opened, whatever its level; 1 when one did not;
 // 2 for a wrong command line.
 func check(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("telltale-agent check", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	asJSON := flags.Bool("json", false, "print the report as one JSON object")
-	verbose := flags.Bool("v", false, "log what happens while programs load")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return 2
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	asJSON := flags.Bool("json", false, "")
+	verbose := flags.Bool("v", false, "")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, checkHelp)
+		return exitOK
 	}
-	if flags.NArg() > 0 {
-		fmt.Fprintf(stderr, "telltale-agent check: unexpected argument %q\n", flags.Arg(0))
-		return 2
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "telltale-agent check: %v\nSee telltale-agent check --help.\n", err)
+		return exitUsage
 	}
 	log := slog.New(slog.DiscardHandler)
 	if *verbose {

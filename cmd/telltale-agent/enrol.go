@@ -23,12 +23,12 @@ type admission struct {
 
 func (a *admission) settings(e env) []setting {
 	return []setting{
-		{name: "server", help: "the server's gRPC address, HOST:PORT", set: text(&a.server)},
-		{name: "ca", help: "PEM file of the authority that signed the server's certificate", set: text(&a.ca)},
-		{name: "token", env: "TELLTALE_ENROL_TOKEN", help: "enrolment token; better given by the environment or a file", secret: true, set: text(&a.token)},
-		{name: "token-file", env: "TELLTALE_ENROL_TOKEN_FILE", help: "file that holds the enrolment token", set: text(&a.tokenFile)},
-		{name: "dir", def: defaultDir(e), help: "directory of this node's identity", set: text(&a.dir)},
-		{name: "name", help: "display name of the node (default the host name)", set: text(&a.name)},
+		{name: "server", kind: "ADDRESS", help: "the server's gRPC address, HOST:PORT", set: address(&a.server)},
+		{name: "ca", kind: "FILE", help: "PEM file of the authority that signed the server's certificate", set: text(&a.ca)},
+		{name: "token", kind: "TOKEN", env: "TELLTALE_ENROL_TOKEN", help: "enrolment token; better given by the environment or a file", secret: true, set: text(&a.token)},
+		{name: "token-file", kind: "FILE", env: "TELLTALE_ENROL_TOKEN_FILE", help: "file that holds the enrolment token", set: text(&a.tokenFile)},
+		{name: "dir", kind: "DIR", def: defaultDir(e), help: "directory of this node's identity", set: text(&a.dir)},
+		{name: "name", kind: "NAME", help: "display name of the node (default the host name)", set: text(&a.name)},
 	}
 }
 

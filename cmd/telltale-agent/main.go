@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -41,12 +42,23 @@ func commands() []command {
 		{"enrol", "make this machine a node of a tenant, once", enrol},
 		{"simulate", "run many synthetic agents in one process, over real streams", simulate},
 		{"check", "print what every module can do on this machine, and why not", nil},
-		{"version", "print the version", func(_ context.Context, e env, _ []string) error {
-			fmt.Fprintln(e.stdout, version)
-			return nil
-		}},
+		{"version", "print the version", printVersion},
 	}
 }
+
+func printVersion(_ context.Context, e env, args []string) error {
+	if len(args) > 0 && isHelp(args[0]) {
+		_, err := fmt.Fprint(e.stdout, "usage: telltale-agent version\n\nPrint the version.\n")
+		return err
+	}
+	if len(args) > 0 {
+		return &usageError{fmt.Errorf("unexpected argument %q", args[0])}
+	}
+	_, err := fmt.Fprintln(e.stdout, version)
+	return err
+}
+
+func isHelp(s string) bool { return s == "-h" || s == "-help" || s == "--help" }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -61,9 +73,17 @@ func dispatch(ctx context.Context, e env, args []string) int {
 		return exitUsage
 	}
 	switch args[0] {
-	case "-h", "-help", "--help", "help":
+	case "-h", "-help", "--help":
 		usage(e.stdout)
 		return exitOK
+	case "help":
+		if len(args) == 1 {
+			usage(e.stdout)
+			return exitOK
+		}
+		args = []string{args[1], "--help"}
+	}
+	switch args[0] {
 	case "--version":
 		args[0] = "version"
 	case "check":
@@ -91,11 +111,21 @@ func dispatch(ctx context.Context, e env, args []string) int {
 }
 
 func usage(w io.Writer) {
-	fmt.Fprint(w, "telltale-agent makes this machine a node of a Telltale fleet.\n\nUsage: telltale-agent COMMAND [flags]\n\nCommands:\n")
+	fmt.Fprint(w, "telltale-agent makes this machine a node of a Telltale fleet.\n\nusage: telltale-agent COMMAND [flags]\n\nCommands:\n")
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.help)
 	}
 	fmt.Fprint(w, "\ntelltale-agent COMMAND --help lists a command's flags with their environment variables.\nExit codes: 0 done, 1 failed, 2 wrong command line or configuration.\n")
+}
+
+// about is a command's help as a sentence's beginning, by its full name.
+func about(name string) string {
+	for _, c := range commands() {
+		if "telltale-agent "+c.name == name {
+			return strings.ToUpper(c.help[:1]) + c.help[1:]
+		}
+	}
+	return name
 }
 
 // usageError is a mistake in the command line or the configuration.

@@ -42,16 +42,16 @@ type runConfig struct {
 
 func (c *runConfig) settings(e env) []setting {
 	return append(c.admission.settings(e), []setting{
-		{name: "interval", def: "10s", help: "length of a window", set: span(&c.interval, time.Second, time.Minute)},
-		{name: "modules-off", help: "modules to keep off, with commas", set: words(&c.off)},
-		{name: "signals-off", help: "single signals to keep off as COMPONENT.SIGNAL, with commas", set: words(&c.signalsOff)},
-		{name: "proc", def: "/proc", help: "where procfs is mounted", set: text(&c.proc)},
-		{name: "sys", def: "/sys", help: "where sysfs is mounted", set: text(&c.sys)},
-		{name: "queue", def: strconv.Itoa(uplink.DefaultQueueItems), help: "windows kept at most while the server is away", set: number(&c.queue, 16, 1_000_000)},
-		{name: "queue-mib", def: "8", help: "MiB of memory these may take", set: number(&c.queueMiB, 1, 1024)},
-		{name: "memory-mib", def: "64", help: "memory in MiB that the agent tries to stay below (GOMEMLIMIT wins)", set: number(&c.memoryMiB, 16, 65536)},
-		{name: "oom-score-adj", def: "500", help: "makes the agent an early victim when the machine runs out of memory", set: number(&c.oomScore, 0, 1000)},
-		{name: "log-level", def: "info", help: "debug, info, warn or error", set: text(&c.logLevel)},
+		{name: "interval", kind: "DURATION", def: "10s", help: "length of a window", set: span(&c.interval, time.Second, time.Minute)},
+		{name: "modules-off", kind: "LIST", help: "modules to keep off, with commas", set: words(&c.off)},
+		{name: "signals-off", kind: "LIST", help: "single signals to keep off as COMPONENT.SIGNAL, with commas", set: words(&c.signalsOff)},
+		{name: "proc", kind: "DIR", def: "/proc", help: "where procfs is mounted", set: text(&c.proc)},
+		{name: "sys", kind: "DIR", def: "/sys", help: "where sysfs is mounted", set: text(&c.sys)},
+		{name: "queue", kind: "N", def: strconv.Itoa(uplink.DefaultQueueItems), help: "windows kept at most while the server is away", set: number(&c.queue, 16, 1_000_000)},
+		{name: "queue-mib", kind: "N", def: "8", help: "MiB of memory these may take", set: number(&c.queueMiB, 1, 1024)},
+		{name: "memory-mib", kind: "N", def: "64", help: "memory in MiB that the agent tries to stay below (GOMEMLIMIT wins)", set: number(&c.memoryMiB, 16, 65536)},
+		{name: "oom-score-adj", kind: "N", def: "500", help: "makes the agent an early victim when the machine runs out of memory", set: number(&c.oomScore, 0, 1000)},
+		{name: "log-level", kind: "LEVEL", def: "info", help: "debug, info, warn or error", set: text(&c.logLevel)},
 	}...)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 // configuration file, else its default, which is what set was first given.
 type setting struct {
 	name   string // of the flag and of the key in the file
+	kind   string // of the value, for the help: FILE, DURATION, LIST, …
 	env    string // variable; empty: TELLTALE_ and the name
 	def    string // default, as one would write it; empty: none
 	help   string
@@ -143,10 +145,10 @@ func readFile(path string, settings []setting) (map[string]fileValue, []error) {
 
 func printUsage(e env, name string, settings []setting) {
 	w := e.stdout
-	fmt.Fprintf(w, "Usage: %s [flags]\n\nA flag wins over the environment, that over the file of --config, that over the default.\n\n", name)
+	fmt.Fprintf(w, "usage: %s [flags]\n\n%s.\nA flag wins over the environment, that over the file of --config, that over the default.\n\n", name, about(name))
 	fmt.Fprintf(w, "  --config FILE\n        YAML file of the settings below, by the names of their flags\n        TELLTALE_CONFIG\n")
 	for _, s := range settings {
-		fmt.Fprintf(w, "  --%s VALUE\n        %s", s.name, s.help)
+		fmt.Fprintf(w, "  --%s %s\n        %s", s.name, s.kind, s.help)
 		if s.def != "" {
 			fmt.Fprintf(w, " (default %s)", s.def)
 		}
@@ -158,6 +160,18 @@ func printUsage(e env, name string, settings []setting) {
 
 func text(p *string) func(string) error {
 	return func(v string) error { *p = v; return nil }
+}
+
+// address reads HOST:PORT.
+func address(p *string) func(string) error {
+	return func(v string) error {
+		host, port, err := net.SplitHostPort(v)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || perr != nil || n == 0 {
+			return fmt.Errorf("want HOST:PORT without a scheme, such as telltale.example.org:8401, not %q", v)
+		}
+		*p = v
+		return nil
+	}
 }
 
 func span(p *time.Duration, low, high time.Duration) func(string) error {

@@ -72,10 +72,13 @@ func TestCommandLine(t *testing.T) {
 		code int
 		want string // on stdout when the code is 0, else on stderr
 	}{
-		{"", exitUsage, "Commands:"}, {"--help", exitOK, "simulate"}, {"version", exitOK, version}, {"--version", exitOK, version},
+		{"", exitUsage, "usage: telltale-agent COMMAND"}, {"--help", exitOK, "simulate"}, {"version", exitOK, version}, {"--version", exitOK, version},
 		{"nope", exitUsage, `no command "nope"`}, {"run --help", exitOK, "TELLTALE_QUEUE_MIB"}, {"enrol --help", exitOK, "TELLTALE_ENROL_TOKEN"},
 		{"simulate --help", exitOK, "--churn"}, {"enrol", exitUsage, "name the server's gRPC address"}, {"run --bad", exitUsage, "-bad"},
-		{"run --log-level loud", exitUsage, "log-level"}, {"enrol --server x --ca /nonexistent --token t", exitUsage, "/nonexistent"},
+		{"run --log-level loud", exitUsage, "log-level"}, {"enrol --server x:1 --ca /nonexistent --token t", exitUsage, "/nonexistent"},
+		{"enrol --server https://x:1", exitUsage, "HOST:PORT"}, {"enrol --server x", exitUsage, "HOST:PORT"}, {"enrol --server :1", exitUsage, "HOST:PORT"}, {"run --server x:http", exitUsage, "HOST:PORT"},
+		{"check --help", exitOK, "usage: telltale-agent check [flags]"}, {"check --nope", exitUsage, "See telltale-agent check --help"}, {"check stray", exitUsage, `"stray"`},
+		{"help run", exitOK, "usage: telltale-agent run [flags]"}, {"help check", exitOK, "--json"}, {"version --help", exitOK, "usage: telltale-agent version"}, {"version x", exitUsage, `"x"`},
 		{"run --dir /proc/nonexistent/x", exitFailed, "identity directory"},
 	} {
 		e, out, errs := testEnv(nil)
@@ -86,6 +89,20 @@ func TestCommandLine(t *testing.T) {
 		}
 		if code != tc.code || !strings.Contains(got.String(), tc.want) {
 			t.Errorf("%q: code %d, %q, want %d and %q", tc.args, code, got, tc.code, tc.want)
+		}
+	}
+}
+
+// Every flag says what kind of value it takes.
+func TestHelpNamesTheKindOfEachValue(t *testing.T) {
+	e, _, _ := testEnv(nil)
+	kinds := map[string]bool{}
+	for _, k := range strings.Fields("ADDRESS FILE DIR DURATION N LIST LEVEL NAME TOKEN") {
+		kinds[k] = true
+	}
+	for _, s := range append((&runConfig{}).settings(e), (&simulation{}).settings(e)...) {
+		if !kinds[s.kind] {
+			t.Errorf("--%s takes %q", s.name, s.kind)
 		}
 	}
 }

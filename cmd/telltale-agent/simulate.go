@@ -34,13 +34,13 @@ type simulation struct {
 
 func (s *simulation) settings(e env) []setting {
 	own := []setting{
-		{name: "n", env: "TELLTALE_SIMULATE_N", def: "10", help: "how many agents", set: number(&s.n, 1, 100_000)},
-		{name: "first", env: "TELLTALE_SIMULATE_FIRST", def: "1", help: "number of the first agent", set: number(&s.first, 0, 1_000_000)},
-		{name: "interval", def: "10s", help: "length of a window", set: span(&s.interval, 100*time.Millisecond, time.Hour)},
-		{name: "seed", env: "TELLTALE_SIMULATE_SEED", def: "1", help: "the same seed gives the same numbers at the same time", set: number(&s.seed, 0, 1<<31-1)},
-		{name: "churn", env: "TELLTALE_SIMULATE_CHURN", def: "0s", help: "mean life of a stream before its agent reconnects; 0s: never", set: span(&s.churn, 0, 24*time.Hour)},
-		{name: "prefix", env: "TELLTALE_SIMULATE_PREFIX", def: "sim-", help: "what the agents' names begin with", set: text(&s.prefix)},
-		{name: "log-level", def: "error", help: "debug, info, warn or error", set: text(&s.logLevel)},
+		{name: "n", kind: "N", env: "TELLTALE_SIMULATE_N", def: "10", help: "how many agents", set: number(&s.n, 1, 100_000)},
+		{name: "first", kind: "N", env: "TELLTALE_SIMULATE_FIRST", def: "1", help: "number of the first agent", set: number(&s.first, 0, 1_000_000)},
+		{name: "interval", kind: "DURATION", def: "10s", help: "length of a window", set: span(&s.interval, 100*time.Millisecond, time.Hour)},
+		{name: "seed", kind: "N", env: "TELLTALE_SIMULATE_SEED", def: "1", help: "the same seed gives the same numbers at the same time", set: number(&s.seed, 0, 1<<31-1)},
+		{name: "churn", kind: "DURATION", env: "TELLTALE_SIMULATE_CHURN", def: "0s", help: "mean life of a stream before its agent reconnects; 0s: never", set: span(&s.churn, 0, 24*time.Hour)},
+		{name: "prefix", kind: "NAME", env: "TELLTALE_SIMULATE_PREFIX", def: "sim-", help: "what the agents' names begin with", set: text(&s.prefix)},
+		{name: "log-level", kind: "LEVEL", def: "error", help: "debug, info, warn or error", set: text(&s.logLevel)},
 	}
 	for _, a := range s.admission.settings(e) {
 		switch a.name {

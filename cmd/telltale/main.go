@@ -152,7 +152,7 @@ func fail(e env, name string, err error) int {
 
 func overview() string {
 	var b strings.Builder
-	b.WriteString("telltale looks at the nodes of one tenant through its Telltale server.\n\nUsage: telltale COMMAND [arguments]\n\nCommands\n")
+	b.WriteString("telltale looks at the nodes of one tenant through its Telltale server.\n\nusage: telltale COMMAND [arguments]\n\nCommands\n")
 	rows := [][]string{}
 	for _, c := range commands() {
 		rows = append(rows, []string{"  " + c.name, c.words})
@@ -163,7 +163,7 @@ func overview() string {
 }
 
 func (c command) usage() string {
-	s := strings.TrimRight("Usage: telltale "+c.name+" "+c.args, " ") + "\n\n" + strings.ToUpper(c.words[:1]) + c.words[1:] + ".\n"
+	s := strings.TrimRight("usage: telltale "+c.name+" "+c.args, " ") + "\n\n" + strings.ToUpper(c.words[:1]) + c.words[1:] + ".\n"
 	if c.help != "" {
 		s += "\n" + c.help
 	}

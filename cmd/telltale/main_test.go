@@ -188,8 +188,8 @@ func TestCommands(t *testing.T) {
 		out, err   []string // what stdout and stderr must hold; empty: they must be empty
 	}{
 		"help":               {"", "", []string{"--help"}, 0, []string{"nodes", "tools", "call", "mcp", "version", "TELLTALE_URL", "--token-file"}, nil},
-		"nothing":            {"", "", nil, 2, nil, []string{"Usage"}},
-		"help of a command":  {"", "", []string{"call", "--help"}, 0, []string{"Usage: telltale call", "metrics_summary"}, nil},
+		"nothing":            {"", "", nil, 2, nil, []string{"usage: telltale COMMAND"}},
+		"help of a command":  {"", "", []string{"call", "--help"}, 0, []string{"usage: telltale call", "metrics_summary"}, nil},
 		"help call":          {"", "", []string{"help", "mcp"}, 0, []string{"--validate"}, nil},
 		"unknown command":    {url, "good", []string{"explode"}, 2, nil, []string{`no command "explode"`}},
 		"unknown flag":       {url, "good", []string{"nodes", "--colour"}, 2, nil, []string{"unknown flag --colour"}},
