@@ -16,6 +16,7 @@ const (
 	MaxLabels     = 16   // labels of one series
 	MaxLabelBytes = 128  // bytes of one label key or value
 	MaxSeries     = 1000 // series of one layout
+	MaxNameBytes  = 32   // bytes of a component's name, and of a unit
 )
 
 // Label is one key and value of a series.
@@ -91,6 +92,9 @@ func (l *Layout) Find(s Series) int {
 // Check reports the first reason why a layout is not acceptable: too many
 // series or labels, over-long or invalid text, duplicates, unknown kinds.
 func (l *Layout) Check() error {
+	if !shortName(l.Component) {
+		return fmt.Errorf("the component %q is not a name of 1 to %d visible ASCII characters", CleanText(clip(l.Component)), MaxNameBytes)
+	}
 	if len(l.Series) > MaxSeries {
 		return fmt.Errorf("layout of %s has %d series, at most %d are allowed", clip(l.Component), len(l.Series), MaxSeries)
 	}
@@ -100,6 +104,9 @@ func (l *Layout) Check() error {
 		}
 		if s.Kind == Unspecified || s.Kind > Histogram {
 			return fmt.Errorf("series %d (%s): unknown kind %d", i, s.Metric, s.Kind)
+		}
+		if !shortName(string(s.Unit)) {
+			return fmt.Errorf("series %d (%s): the unit %q is not a name of 1 to %d visible ASCII characters", i, s.Metric, CleanText(clip(string(s.Unit))), MaxNameBytes)
 		}
 		if len(s.Labels) > MaxLabels {
 			return fmt.Errorf("series %d (%s) has %d labels, at most %d are allowed", i, s.Metric, len(s.Labels), MaxLabels)
@@ -120,6 +127,16 @@ func (l *Layout) Check() error {
 		}
 	}
 	return nil
+}
+
+// shortName reports whether s is 1 to MaxNameBytes visible ASCII characters.
+func shortName(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= MaxNameBytes
 }
 
 func clip(s string) string {

@@ -12,7 +12,7 @@ import (
 // known; it is never to be read as zero.
 type Value struct {
 	OK    bool
-	Gauge float64  // Gauge only; finite
+	Gauge float64  // Gauge only; -MaxGauge to MaxGauge
 	Delta uint64   // Delta only; 0 to MaxDelta
 	Sum   uint64   // Histogram only: the sum of all values, in the metric's unit
 	Hist  []uint64 // Histogram only: counts per power of two, trailing zeros cut
@@ -21,6 +21,13 @@ type Value struct {
 // MaxDelta is the largest acceptable increase in one window. Anything above
 // is a negative number or an overflow in disguise.
 const MaxDelta = 1<<63 - 1
+
+// MaxGauge is the greatest acceptable magnitude of a gauge. No real level comes
+// near it, and sums over nodes and time stay finite.
+const MaxGauge = 1e100
+
+// InRange reports whether a gauge is a number that is taken in.
+func InRange(gauge float64) bool { return math.Abs(gauge) <= MaxGauge } // false for NaN
 
 // Window is what one component saw between Start and End. Values is parallel
 // to Layout.Series.
@@ -72,7 +79,7 @@ var errPacked = errors.New("not a packed window: cut short, malformed, or not of
 
 // DecodeValues reads a block of untrusted origin against a layout's series.
 // refused counts the points that were well formed but out of range (a delta,
-// count or sum above MaxDelta, a gauge that is not finite); they come back
+// count or sum above MaxDelta, a gauge that is not InRange); they come back
 // as unknown and the rest of the window stands.
 func DecodeValues(b []byte, series []Series) (values []Value, refused int, err error) {
 	d := decoder{b: b}
@@ -101,7 +108,7 @@ func DecodeValues(b []byte, series []Series) (values []Value, refused int, err e
 			}
 			v.Gauge = math.Float64frombits(binary.LittleEndian.Uint64(d.b))
 			d.b = d.b[8:]
-			v.OK = !math.IsNaN(v.Gauge) && !math.IsInf(v.Gauge, 0)
+			v.OK = InRange(v.Gauge)
 		case Delta:
 			v.Delta = d.uvarint()
 			v.OK = v.Delta <= MaxDelta
@@ -132,10 +139,18 @@ func DecodeValues(b []byte, series []Series) (values []Value, refused int, err e
 	return values, refused, nil
 }
 
-// HistCount returns the number of values in a histogram.
+// Plus adds without wrapping around: the most is math.MaxUint64.
+func Plus(a, b uint64) uint64 {
+	if s := a + b; s >= a {
+		return s
+	}
+	return math.MaxUint64
+}
+
+// HistCount returns the number of values in a histogram, as Plus counts.
 func HistCount(h []uint64) (n uint64) {
 	for _, c := range h {
-		n += c
+		n = Plus(n, c)
 	}
 	return n
 }
@@ -153,20 +168,25 @@ func Bucket(v uint64) int {
 // Quantile returns the upper bound of the bucket in which the q-th part of a
 // histogram lies, in the metric's unit; ok is false for an empty histogram.
 func Quantile(h []uint64, q float64) (upper uint64, ok bool) {
-	total := HistCount(h)
-	if total == 0 {
-		return 0, false
+	total := 0.0 // floats do not wrap around, and are exact below 2^53
+	for _, c := range h {
+		total += float64(c)
 	}
-	rank := uint64(math.Ceil(q * float64(total)))
-	var seen uint64
+	rank, seen, at := math.Ceil(q*total), 0.0, -1
 	for i, c := range h {
-		seen += c
-		if seen >= rank && seen > 0 {
-			if i >= 63 {
-				return math.MaxUint64, true
-			}
-			return 1<<(i+1) - 1, true
+		if c == 0 {
+			continue
+		}
+		at = i
+		if seen += float64(c); seen >= rank {
+			break
 		}
 	}
-	return math.MaxUint64, true
+	switch {
+	case at < 0:
+		return 0, false
+	case at >= 63:
+		return math.MaxUint64, true
+	}
+	return 1<<(at+1) - 1, true
 }

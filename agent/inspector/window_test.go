@@ -124,3 +124,23 @@ func FuzzDecodeValues(f *testing.F) {
 		}
 	})
 }
+
+// TestSumsStayInRange: what a node sends at the edge of what is accepted
+// neither wraps around nor stops being a number in any sum.
+func TestSumsStayInRange(t *testing.T) {
+	h := []uint64{MaxDelta, MaxDelta, MaxDelta}
+	if got := HistCount(h); got != math.MaxUint64 {
+		t.Errorf("three times 2^63-1 is counted as %d", got)
+	}
+	for q, want := range map[float64]uint64{0.25: 1, 0.5: 3, 0.99: 7, 1: 7} {
+		if got, ok := Quantile(h, q); !ok || got != want {
+			t.Errorf("Quantile(%g) = %d, %v, want %d", q, got, ok, want)
+		}
+	}
+	series := []Series{{Metric: "a.gauge", Kind: Gauge}, {Metric: "b.gauge", Kind: Gauge}, {Metric: "c.gauge", Kind: Gauge}}
+	b := AppendValues(nil, series, []Value{{OK: true, Gauge: 1.7e308}, {OK: true, Gauge: -2e100}, {OK: true, Gauge: -MaxGauge}})
+	got, refused, err := DecodeValues(b, series)
+	if err != nil || refused != 2 || got[0].OK || got[1].OK || got[2].Gauge != -MaxGauge {
+		t.Errorf("%+v, %d refused, %v", got, refused, err)
+	}
+}

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"math"
-	"math/bits"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 )
@@ -106,13 +105,7 @@ func (a *acc) merge(b *acc) {
 	a.rates, a.rateOK = a.rates+b.rates, a.rateOK || b.rateOK
 }
 
-func plus(a, b uint64) uint64 {
-	s, carry := bits.Add64(a, b, 0)
-	if carry != 0 {
-		return math.MaxUint64
-	}
-	return s
-}
+func plus(a, b uint64) uint64 { return inspector.Plus(a, b) }
 
 func perSecond(n uint64, durMS int64) float64 { return float64(n) * 1000 / float64(durMS) }
 
@@ -172,7 +165,13 @@ func (a *acc) score(by By) (float64, bool) {
 	return a.rates, a.rateOK
 }
 
-func ptr(f float64) *float64 { return &f }
+// ptr renders a number; one that is not finite has no place in an answer.
+func ptr(f float64) *float64 {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return nil
+	}
+	return &f
+}
 
 // whole renders a count; one of 2^53 or more, which a reader of JSON numbers
 // would round, goes as text.

@@ -14,6 +14,7 @@ import (
 
 // Bounds of one window.
 const (
+	MaxSeq    = 1 << 53                                    // greatest epoch and sequence number: no node gets there by counting
 	MaxSpan   = 5 * time.Minute                            // longest window
 	aheadOK   = tenants.SkewIgnored + tenants.WindowLength // how far ahead of the server a window may end
 	maxPacked = 1 << 20                                    // bytes of packed values
@@ -66,8 +67,8 @@ func (s *Service) Advance(scope tenants.Scope, epoch, seq uint64) (Checked, erro
 	if err != nil {
 		return Checked{}, err
 	}
-	if epoch == 0 || epoch > math.MaxInt64 || seq == 0 || seq > math.MaxInt64 {
-		return Checked{}, fault.Bad("seq", "epoch and seq are 1 to 2^63-1")
+	if epoch == 0 || epoch > MaxSeq || seq == 0 || seq > MaxSeq {
+		return Checked{}, fault.Bad("seq", "epoch and seq are 1 to 2^53")
 	}
 	return Checked{nodeKey: key, epoch: int64(epoch), seq: int64(seq), plain: true}, nil
 }

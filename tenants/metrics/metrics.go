@@ -29,7 +29,7 @@ type Position struct {
 
 // Report is one window as it came from an agent, undecoded.
 type Report struct {
-	Epoch, Seq uint64 // both from 1
+	Epoch, Seq uint64 // both from 1 to MaxSeq
 	Layout     inspector.LayoutHash
 	Start, End time.Time // by the agent's clock
 	Packed     []byte    // inspector.AppendValues

@@ -46,7 +46,7 @@ func walk(b []byte, kinds []inspector.Kind, visit func(i int, v *inspector.Value
 			}
 			v.Gauge = math.Float64frombits(binary.LittleEndian.Uint64(b))
 			b = b[8:]
-			v.OK = !math.IsNaN(v.Gauge) && !math.IsInf(v.Gauge, 0)
+			v.OK = inspector.InRange(v.Gauge)
 		case inspector.Delta:
 			if v.Delta, b, ok = uvarint(b); !ok {
 				return 0, errPacked

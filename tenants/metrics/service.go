@@ -5,7 +5,6 @@ import (
 	"context"
 	"hash/crc32"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -104,8 +103,8 @@ func (s *Service) OpenStream(ctx context.Context, scope tenants.Scope, epoch, ne
 	if err != nil {
 		return Position{}, err
 	}
-	if epoch > math.MaxInt64/2 || nextSeq > math.MaxInt64 {
-		return Position{}, fault.Bad("epoch", "epoch is 0 to 2^62-1, seq is at most 2^63-1")
+	if epoch > MaxSeq || nextSeq > MaxSeq {
+		return Position{}, fault.Bad("epoch", "epoch and seq are at most 2^53")
 	}
 	var e, q int64
 	err = s.db.InTenants(ctx, []tenants.TenantID{key.tenant}, func(ctx context.Context, tx pgx.Tx) error {

@@ -11,10 +11,12 @@ values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing`
 
 	sqlLayoutByHash = `select encoded from layout where tenant_id = $1 and hash = $2`
 
+	// An agent may bring the epoch forward, after the database was restored
+	// from a backup, but not so far that the next ones are out of range.
 	sqlOpen = `
-insert into node_head as h (tenant_id, node_id, epoch, seq) values ($1, $2, $3::bigint + 1, 0)
+insert into node_head as h (tenant_id, node_id, epoch, seq) values ($1, $2, least($3::bigint, 4503599627370496) + 1, 0)
 on conflict (tenant_id, node_id) do update set
-  epoch = case when h.epoch = $3 then h.epoch else greatest(h.epoch, $3) + 1 end,
+  epoch = case when h.epoch = $3 then h.epoch else greatest(h.epoch, least($3, 4503599627370496)) + 1 end,
   seq   = case when h.epoch = $3 then h.seq else 0 end
 returning epoch, seq`
 
@@ -35,11 +37,15 @@ from unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::bigint[], $5::bigint[
   as u(t, n, ts, q, l, s, lo, f, r, sk, d, c, v)
 on conflict do nothing`
 
+	// Counters stop at 2^53-1, which a reader of JSON numbers still reads
+	// exactly: no report may make the statement fail.
 	sqlMoveHeads = `
 update node_head h set
   seq = u.q, last_ts = greatest(h.last_ts, u.ts), head_set = $9,
   vals = case when u.v is null then h.vals else u.v::float8[] end,
-  missing = h.missing + u.m, expired = h.expired + u.e, refused = h.refused + u.r
+  missing = least(least(h.missing, 9007199254740991) + least(u.m, 9007199254740991), 9007199254740991),
+  expired = least(least(h.expired, 9007199254740991) + least(u.e, 9007199254740991), 9007199254740991),
+  refused = least(least(h.refused, 9007199254740991) + least(u.r, 9007199254740991), 9007199254740991)
 from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])
   as u(t, n, q, ts, v, m, e, r)
 where h.tenant_id = u.t and h.node_id = u.n`

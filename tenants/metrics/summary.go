@@ -160,7 +160,7 @@ func (s *summing) visit(_ *target, w *window, t *table) {
 		s.ts, s.seen = w.ts, s.seen+1
 	}
 	o := &s.out
-	o.Samples, o.Lost, o.Folded, o.Refused = plus(o.Samples, uint64(w.samples)), plus(o.Lost, uint64(w.lost)), plus(o.Folded, uint64(w.folded)), o.Refused+uint64(w.refused)
+	o.Samples, o.Lost, o.Folded, o.Refused = plus(o.Samples, uint64(w.samples)), plus(o.Lost, uint64(w.lost)), plus(o.Folded, uint64(w.folded)), plus(o.Refused, uint64(w.refused))
 	o.SkewCorrected = o.SkewCorrected || w.skewed
 	slots := s.slotsOf(t)
 	// The window was checked when it came in; a later mistake of ours must not
