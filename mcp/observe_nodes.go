@@ -319,7 +319,7 @@ func lossText(p *page, l fleet.Loss) {
 		parts = append(parts, fmt.Sprintf("%d came too late to be kept", l.PastRetention))
 	}
 	if l.RefusedPoints > 0 {
-		parts = append(parts, counted(l.RefusedPoints, "value") + " out of range")
+		parts = append(parts, counted(l.RefusedPoints, "value")+" out of range")
 	}
 	for _, k := range sortedKeys(l.Agent) {
 		if l.Agent[k] > 0 {
