@@ -24,6 +24,7 @@ type module struct {
 	mu       sync.Mutex
 	local    bool      // kept off by the node's configuration
 	remote   bool      // kept off by the server
+	held     string    // why it is kept off until the server's list is known; empty: it is not
 	busy     time.Time // when the call in flight began; zero: none
 	retry    time.Time // not opened again before
 	report   []inspector.Capability
@@ -37,7 +38,7 @@ const reopenPause = time.Minute
 
 const (
 	localOff  = "switched off by the node's configuration"
-	remoteOff = "switched off by the server"
+	remoteOff = "switched off from the server"
 )
 
 // start lets the module do one step, unless its last one is still in flight.
@@ -65,8 +66,8 @@ func (m *module) apply(ctx context.Context) {
 	m.mu.Lock()
 	due := false
 	if m.busy.IsZero() { // or else the call in flight owns the collector
-		if m.offReason() != "" {
-			due = m.collector != nil
+		if off := m.offReason(); off != "" { // close it, or report another reason
+			due = m.collector != nil || len(m.report) > 0 && m.report[0].Reason != inspector.CleanText(off)
 		} else {
 			due = m.collector == nil && !time.Now().Before(m.retry)
 		}
@@ -84,16 +85,22 @@ func (m *module) offReason() string {
 	case m.remote:
 		return remoteOff
 	}
-	return ""
+	return m.held
 }
 
 func (m *module) setRemote(off bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.remote && !off {
+	if (m.remote || m.held != "") && !off {
 		m.retry = time.Time{} // released: open at once
 	}
-	m.remote = off
+	m.remote, m.held = off, ""
+}
+
+func (m *module) hold(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held = reason
 }
 
 // step opens, closes or collects. A panic counts, closes the collector and
@@ -132,7 +139,9 @@ func (m *module) step(ctx context.Context, now time.Time) {
 			report, retry = m.all(inspector.Off, "does not open: "+err.Error()), time.Now().Add(reopenPause)
 			return
 		}
-		report = m.ask()
+		if m.collector != nil {
+			report = m.ask()
+		} // or else it was switched off before its turn came: apply sees to it
 	case !now.IsZero():
 		err := m.guard("collect", func() error { return m.collect(ctx) })
 		var p *panicError
@@ -154,7 +163,8 @@ const openTurn = 2 * time.Second
 
 // open takes its turn: loading programs needs the kernel's type information
 // in memory, and two modules at once would double the peak. One that hangs
-// does not hold up the others.
+// does not hold up the others, and one that was switched off meanwhile is not
+// opened.
 func (m *module) open() error {
 	late := time.NewTimer(openTurn)
 	defer late.Stop()
@@ -162,6 +172,12 @@ func (m *module) open() error {
 	case m.runner.opening <- struct{}{}:
 		defer func() { <-m.runner.opening }()
 	case <-late.C:
+	}
+	m.mu.Lock()
+	off := m.offReason()
+	m.mu.Unlock()
+	if off != "" {
+		return nil
 	}
 	c, err := m.Open()
 	if err != nil {

@@ -155,12 +155,22 @@ func (r *Runner) close() error {
 	return nil
 }
 
-// SetOff replaces the remote list of components to keep off. It can only
-// turn off: what the node's own configuration keeps off stays off. Names
-// that this node does not have change nothing.
+// SetOff replaces the remote list of components to keep off, and ends a Hold.
+// It can only turn off: what the node's own configuration keeps off stays off.
+// Names that this node does not have change nothing. Called before Run, it
+// keeps a module from ever being opened.
 func (r *Runner) SetOff(components []string) {
 	for _, m := range r.modules {
 		m.setRemote(slices.Contains(components, m.Component))
+	}
+	r.wake()
+}
+
+// Hold keeps every module off until the next SetOff, for the given reason,
+// which must not be empty: for when nobody knows what is to be off.
+func (r *Runner) Hold(reason string) {
+	for _, m := range r.modules {
+		m.hold(reason)
 	}
 	r.wake()
 }

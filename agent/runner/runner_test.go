@@ -97,11 +97,16 @@ func (s *sink) of(component string) []time.Time {
 func run(t *testing.T, cfg Config, s *sink, modules ...Module) (*Runner, func() error) {
 	t.Helper()
 	r := New(cfg, modules, s, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	return r, start(t, r)
+}
+
+func start(t *testing.T, r *Runner) (stop func() error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	synctest.Wait()
-	return r, func() error {
+	return func() error {
 		cancel()
 		return <-done
 	}
