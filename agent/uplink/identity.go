@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -21,15 +22,20 @@ import (
 
 // The files of an identity directory.
 const (
-	keyFile      = "key.pem"       // 0600, made on the node, never leaves it
-	certFile     = "cert.pem"      // the client certificate
-	caFile       = "ca.pem"        // who signs the server's certificate
-	identityFile = "identity.json" // server, tenant, node, when to renew
-	positionFile = "position.json" // epoch and the sequence numbers in use
+	keyFile      = "key.pem"          // 0600, made on the node, never leaves it
+	certFile     = "cert.pem"         // the client certificate
+	caFile       = "ca.pem"           // who signs the server's certificate
+	identityFile = "identity.json"    // server, tenant, node, when to renew
+	positionFile = "position.json"    // epoch and the sequence numbers in use
+	switchFile   = "modules-off.json" // what the server keeps off
 )
 
 // ErrNotEnrolled means that a directory holds no identity.
 var ErrNotEnrolled = errors.New("this directory holds no node identity; run `telltale-agent enrol` first")
+
+// ErrNotSaved means that something is in use but could not be written down:
+// the disk is full or read-only.
+var ErrNotSaved = errors.New("not saved")
 
 // Identity is what makes a machine a node: a key pair, a certificate and
 // where it belongs. It lives in a directory and is only ever replaced by the
@@ -47,6 +53,8 @@ type Identity struct {
 	mu      sync.Mutex
 	cert    *tls.Certificate
 	renewAt time.Time // by the server's clock
+	unsaved int       // attempts to write the certificate in use that failed in a row
+	saveAt  time.Time // when to try that again, by the server's clock
 }
 
 type identityJSON struct {
@@ -98,13 +106,9 @@ func OpenIdentity(dir string) (*Identity, error) {
 // use takes a certificate for the identity's key. A zero renewAt means two
 // thirds of the certificate's own span.
 func (id *Identity) use(der []byte, renewAt time.Time) error {
-	leaf, err := x509.ParseCertificate(der)
+	leaf, err := id.own(der)
 	if err != nil {
-		return fmt.Errorf("parse certificate: %w", err)
-	}
-	pub, ok := leaf.PublicKey.(*ecdsa.PublicKey)
-	if !ok || !pub.Equal(id.key.Public()) {
-		return errors.New("the certificate does not belong to this node's key")
+		return err
 	}
 	if renewAt.IsZero() {
 		renewAt = leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3)
@@ -116,18 +120,54 @@ func (id *Identity) use(der []byte, renewAt time.Time) error {
 	return nil
 }
 
-// store takes a fresh certificate and writes it down. serverTime is when the
-// server issued it, by its own clock; renewal is due after two thirds of what
-// was left then.
-func (id *Identity) store(der []byte, serverTime time.Time) error {
+// own parses a certificate and makes sure that it is for the identity's key.
+func (id *Identity) own(der []byte) (*x509.Certificate, error) {
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		return fmt.Errorf("parse certificate: %w", err)
+		return nil, fmt.Errorf("parse certificate: %w", err)
 	}
-	renewAt := serverTime.Add(leaf.NotAfter.Sub(serverTime) * 2 / 3)
-	if err := id.use(der, renewAt); err != nil {
+	pub, ok := leaf.PublicKey.(*ecdsa.PublicKey)
+	if !ok || !pub.Equal(id.key.Public()) {
+		return nil, errors.New("the certificate does not belong to this node's key")
+	}
+	return leaf, nil
+}
+
+// How long to wait before a certificate is written again that could not be.
+const (
+	saveAgainMin = 15 * time.Second
+	saveAgainMax = 5 * time.Minute
+)
+
+// store writes a fresh certificate down and takes it into use. serverTime is
+// when the server issued it, by its own clock; renewal is due after two thirds
+// of what was left then. When it cannot be written it is used all the same,
+// for the old one ends; the error then wraps ErrNotSaved and RenewAt tells when
+// to call save.
+func (id *Identity) store(der []byte, serverTime time.Time) error {
+	leaf, err := id.own(der)
+	if err != nil {
 		return err
 	}
+	renewAt := serverTime.Add(leaf.NotAfter.Sub(serverTime) * 2 / 3)
+	err = id.write(der, renewAt)
+	if uerr := id.use(der, renewAt); uerr != nil {
+		return uerr
+	}
+	return id.saved(err, serverTime)
+}
+
+// save writes the certificate in use once more after store could not.
+func (id *Identity) save(serverTime time.Time) error {
+	id.mu.Lock()
+	der, renewAt := id.cert.Certificate[0], id.renewAt
+	id.mu.Unlock()
+	return id.saved(id.write(der, renewAt), serverTime)
+}
+
+// write puts the certificate before the file that says when to renew it: a
+// crash between the two only makes the renewal come early.
+func (id *Identity) write(der []byte, renewAt time.Time) error {
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	if err := writeFile(id.dir, certFile, block, 0o644); err != nil {
 		return err
@@ -136,18 +176,46 @@ func (id *Identity) store(der []byte, serverTime time.Time) error {
 	return writeFile(id.dir, identityFile, append(raw, '\n'), 0o644)
 }
 
+// saved keeps account of how the certificate's last write went.
+func (id *Identity) saved(err error, serverTime time.Time) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err == nil {
+		id.unsaved = 0
+		return nil
+	}
+	id.saveAt = serverTime.Add(min(saveAgainMin<<min(id.unsaved, 8), saveAgainMax))
+	id.unsaved++
+	return fmt.Errorf("%w: %w", ErrNotSaved, err)
+}
+
+// onlySave reports whether what is due is to write the certificate in use,
+// and not yet to get another one.
+func (id *Identity) onlySave(serverTime time.Time) bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.unsaved > 0 && serverTime.Before(id.renewAt)
+}
+
 // Dir is the directory that holds the identity.
 func (id *Identity) Dir() string { return id.dir }
 
-// UseCA replaces who may sign the server's certificate, and writes it down.
-// Call it before the identity is used.
+// UseCA replaces who may sign the server's certificate, and writes it down
+// when it differs from what the directory holds. With an error that wraps
+// ErrNotSaved it is in use all the same. Call it before the identity is used.
 func (id *Identity) UseCA(ca []byte) error {
 	roots, err := parseRoots(ca)
 	if err != nil {
 		return fmt.Errorf("CA of the server: %w", err)
 	}
 	id.roots = roots
-	return writeFile(id.dir, caFile, ca, 0o644)
+	if have, err := os.ReadFile(filepath.Join(id.dir, caFile)); err == nil && bytes.Equal(have, ca) {
+		return nil
+	}
+	if err := writeFile(id.dir, caFile, ca, 0o644); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotSaved, err)
+	}
+	return nil
 }
 
 // TLS returns the key pair in use, for a client of one's own.
@@ -164,10 +232,14 @@ func (id *Identity) Certificate() *x509.Certificate {
 	return id.cert.Leaf
 }
 
-// RenewAt says when the certificate is to be renewed, by the server's clock.
+// RenewAt says when the certificate is to be renewed, or written down if that
+// failed, by the server's clock.
 func (id *Identity) RenewAt() time.Time {
 	id.mu.Lock()
 	defer id.mu.Unlock()
+	if id.unsaved > 0 && id.saveAt.Before(id.renewAt) {
+		return id.saveAt
+	}
 	return id.renewAt
 }
 
@@ -187,15 +259,28 @@ func makeCSR(key crypto.Signer) ([]byte, error) {
 }
 
 // Lock makes sure that only one process uses a directory; the returned
-// function lets go of it. It does not wait.
+// function lets go of it. It does not wait. A directory that is read-only is
+// locked all the same. What a crash left half written is swept away.
 func Lock(dir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, fs.ErrPermission) {
+		if f, err = os.Open(path); errors.Is(err, fs.ErrNotExist) {
+			f, err = os.Open(dir)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock identity: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("another telltale-agent uses %s: stop it, or give this one its own directory", dir)
+	}
+	for _, name := range []string{keyFile, certFile, caFile, identityFile, positionFile, switchFile} {
+		left, _ := filepath.Glob(filepath.Join(dir, "."+name+"-*"))
+		for _, path := range left {
+			_ = os.Remove(path) // only room is lost by one that stays
+		}
 	}
 	return func() { f.Close() }, nil
 }
@@ -247,24 +332,42 @@ func parseRoots(ca []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// writeFile replaces a file as one step that survives a crash.
+// writeFile replaces a file as one step that survives a crash: the old
+// content stays until the new one is on the disk.
 func writeFile(dir, name string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return writeError(dir, name, err)
 	}
 	defer os.Remove(f.Name()) // a no-op once renamed
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if _, err = f.Write(data); err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), filepath.Join(dir, name))
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return writeError(dir, name, err)
 	}
+	syncDir(dir)
+	return nil
+}
+
+// writeError names the file meant and not the temporary one, so that the same
+// trouble reads the same each time.
+func writeError(dir, name string, err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err
+	} else if l, ok := errors.AsType[*os.LinkError](err); ok {
+		err = l.Err
+	}
+	return fmt.Errorf("write %s: %w", filepath.Join(dir, name), err)
+}
+
+func syncDir(dir string) {
 	if d, err := os.Open(dir); err == nil {
 		_ = d.Sync() // best effort: some file systems refuse to sync a directory
 		d.Close()
 	}
-	return nil
 }

@@ -112,7 +112,7 @@ func TestLockIsExclusive(t *testing.T) {
 func TestPositionIsNeverReused(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	p := openPosition(dir, log)
-	if e, next := p.at(); e != 0 || next != 1 {
+	if e, next := p.at(true); e != 0 || next != 1 {
 		t.Fatalf("fresh: epoch %d, next %d", e, next)
 	}
 	p.begin(7, 1)
@@ -121,12 +121,12 @@ func TestPositionIsNeverReused(t *testing.T) {
 		last = p.take()
 	}
 	crashed := openPosition(dir, log) // no close
-	if e, next := crashed.at(); e != 7 || next <= last || next > last+positionBlock+1 {
+	if e, next := crashed.at(true); e != 7 || next <= last || next > last+positionBlock+1 {
 		t.Errorf("after a crash: epoch %d, next %d, last used %d", e, next, last)
 	}
 	n := crashed.take()
 	crashed.close()
-	if _, next := openPosition(dir, log).at(); next != n+1 {
+	if _, next := openPosition(dir, log).at(true); next != n+1 {
 		t.Errorf("after a clean stop: next %d, want %d", next, n+1)
 	}
 	crashed.skip(1_000_000)
@@ -136,7 +136,7 @@ func TestPositionIsNeverReused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, positionFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if e, next := openPosition(dir, log).at(); e != 0 || next != 1 {
+	if e, next := openPosition(dir, log).at(true); e != 0 || next != 1 {
 		t.Errorf("damaged: epoch %d, next %d", e, next)
 	}
 }

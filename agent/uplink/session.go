@@ -92,9 +92,10 @@ func (s *session) open(ctx context.Context) (err error) {
 	if s.stream, err = pb.NewAgentClient(s.conn).Report(ctx); err != nil {
 		return err
 	}
-	epoch, next := u.pos.at()
-	if seq, _, ok := u.queue.oldest(); ok {
-		next = seq
+	oldest, _, busy := u.queue.oldest()
+	epoch, next := u.pos.at(!busy)
+	if busy {
+		next = oldest
 	}
 	hello := &pb.Hello{Facts: u.cfg.Facts.Proto(), StartedAtNs: u.cfg.StartedAt.UnixNano(), Epoch: epoch, NextSeq: next}
 	u.mu.Lock()
@@ -176,6 +177,9 @@ func (s *session) loop(ctx context.Context) error {
 				if s.renew(ctx) {
 					leave(handoverTimeout)
 				}
+			}
+			if !leaving && s.u.pos.spent() {
+				leave(handoverTimeout) // the next stream gets a new epoch
 			}
 			if time.Since(s.lastSent) > pingEvery {
 				if err := s.send(&pb.AgentFrame{Kind: &pb.AgentFrame_Ping{Ping: &pb.Ping{}}}); err != nil {
