@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/collectors"
@@ -108,8 +109,8 @@ func run(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	defer unlock()
-	link, collect := c.build(id, facts, disable, log)
-	return supervise(ctx, link, collect, log)
+	modules := collectors.List(collectors.Config{Proc: c.proc, Sys: c.sys, Disable: disable}, log)
+	return c.build(id, facts, modules, log).supervise(ctx)
 }
 
 // tame bounds what the agent takes from its machine.
@@ -134,6 +135,10 @@ func (c *runConfig) identity(ctx context.Context, facts uplink.Facts, log *slog.
 		return nil, nil, err
 	}
 	id, err := c.open(c.dir)
+	if id != nil && errors.Is(err, uplink.ErrNotSaved) {
+		log.Warn("the server's CA given now is used, but cannot be kept", "error", err)
+		err = nil
+	}
 	secret, serr := c.secret()
 	if errors.Is(err, uplink.ErrNotEnrolled) && secret != "" {
 		var enr uplink.Enrolment
@@ -158,22 +163,62 @@ type sink struct{ u *uplink.Uplink }
 
 func (s sink) Push(w *inspector.Window) { s.u.Push(w) }
 
-func (c *runConfig) build(id *uplink.Identity, facts uplink.Facts, disable map[string][]string, log *slog.Logger) (*uplink.Uplink, *runner.Runner) {
-	var collect *runner.Runner
-	link := uplink.New(uplink.Config{
+// agent is the parts of a running agent.
+type agent struct {
+	link     *uplink.Uplink
+	collect  *runner.Runner
+	switches *uplink.Switches
+	told     chan struct{} // closed when the server has said what is to be off
+	log      *slog.Logger
+}
+
+// build wires the parts. What the server wanted off the last time is off
+// before anything is opened.
+func (c *runConfig) build(id *uplink.Identity, facts uplink.Facts, modules []runner.Module, log *slog.Logger) *agent {
+	a := &agent{switches: uplink.NewSwitches(id, log), told: make(chan struct{}), log: log}
+	tell := sync.OnceFunc(func() { close(a.told) })
+	a.link = uplink.New(uplink.Config{
 		Server: c.server, Facts: facts, Disabled: c.off, QueueItems: c.queue, QueueBytes: c.queueMiB << 20,
 		Control: func(off []string) {
 			if len(off) > 0 {
 				log.Info("the server keeps modules off", "modules", off)
 			}
-			collect.SetOff(off)
+			a.collect.SetOff(off)
+			a.switches.Set(off)
+			tell()
 		},
 	}, id, log)
-	modules := collectors.List(collectors.Config{Proc: c.proc, Sys: c.sys, Disable: disable}, log)
-	collect = runner.New(runner.Config{
-		Interval: c.interval, Offset: offset(id.Node, c.interval), Off: c.off, OnCapabilities: link.SetCapabilities,
-	}, modules, sink{link}, log)
-	return link, collect
+	a.collect = runner.New(runner.Config{
+		Interval: c.interval, Offset: offset(id.Node, c.interval), Off: c.off, OnCapabilities: a.link.SetCapabilities,
+	}, modules, sink{a.link}, log)
+	off, err := a.switches.Saved()
+	switch {
+	case err != nil:
+		log.Error("which modules the server keeps off is not known: all stay off until it says so", "error", err)
+		a.collect.Hold("off until the server says which modules are to be off: " + err.Error())
+	case len(off) > 0:
+		log.Info("modules stay off as the server wanted it last", "modules", off)
+		a.collect.SetOff(off)
+	}
+	return a
+}
+
+// firstWord is how long modules wait at the start for the server's word on
+// what is to be off: a probe that brings its machine down can be switched off
+// while the machine is away, and is not loaded once more.
+const firstWord = 3 * time.Second
+
+// measure runs the collectors once the server has spoken, or is away.
+func (a *agent) measure(ctx context.Context) error {
+	late := time.NewTimer(firstWord)
+	defer late.Stop()
+	select {
+	case <-a.told:
+	case <-late.C:
+	case <-ctx.Done():
+		return nil
+	}
+	return a.collect.Run(ctx)
 }
 
 // offset spreads the nodes' ticks over the interval.
@@ -184,21 +229,25 @@ func offset(node string, interval time.Duration) time.Duration {
 }
 
 // supervise runs the parts until ctx ends, and stops them in order.
-func supervise(ctx context.Context, link *uplink.Uplink, collect *runner.Runner, log *slog.Logger) error {
+func (a *agent) supervise(ctx context.Context) error {
 	linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLink()
 	linked, collected := make(chan error, 1), make(chan error, 1)
-	go func() { linked <- link.Run(linkCtx) }()
-	go func() { collected <- collect.Run(ctx) }()
+	go func() {
+		kept := make(chan error, 1)
+		go func() { kept <- a.switches.Run(linkCtx) }()
+		linked <- errors.Join(a.link.Run(linkCtx), <-kept)
+	}()
+	go func() { collected <- a.measure(ctx) }()
 	<-ctx.Done()
-	log.Info("stopping")
+	a.log.Info("stopping")
 	deadline := time.After(stopAll)
 	var err error
 	select {
 	case err = <-collected:
 		collected = nil
 	case <-time.After(stopCollectors):
-		log.Warn("collectors are slow to close; not waiting for their last windows")
+		a.log.Warn("collectors are slow to close; not waiting for their last windows")
 	}
 	stopLink()
 	for linked != nil || collected != nil {
@@ -211,7 +260,7 @@ func supervise(ctx context.Context, link *uplink.Uplink, collect *runner.Runner,
 			return errors.Join(err, errors.New("not every part stopped in time"))
 		}
 	}
-	st := link.Stats()
-	log.Info("stopped", "acknowledged", st.Acked, "still_queued", st.QueueItems, "dropped", st.Dropped)
+	st := a.link.Stats()
+	a.log.Info("stopped", "acknowledged", st.Acked, "still_queued", st.QueueItems, "dropped", st.Dropped)
 	return err
 }
