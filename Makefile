@@ -32,6 +32,12 @@ test: ## the whole test suite, after installing what it needs
 	@$(MAKE) --no-print-directory build check-generated lint test-go test-web
 
 test-go: ## unit, integration, kernel and end-to-end tests with the race detector
+	@if [ $$(id -u) != 0 ]; then printf '%s\n' \
+	  'Not root, so this run skips what the kernel allows to root alone:' \
+	  '  programs loaded and stimulated   agent/bpfload, agent/inspector/{network,storage,process}/probe, agent/collectors' \
+	  '  a mount that never answers       agent/inspector/host/collect' \
+	  '  every signal from bpf, end to end   cmd/e2e' \
+	  'The fallbacks to /proc are tested all the same. Each skipped test names its reason: go test -v ./agent/... | grep -A1 SKIP'; fi
 	$(GO) test -race -timeout 20m ./...
 
 test-web: ## the dashboard's unit tests and its test in a real browser
