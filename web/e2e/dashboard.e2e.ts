@@ -104,6 +104,18 @@ it("signs in, shows the node, and charts what REST answers", async () => {
   expect(Number(value)).toBe(s.points[index]);
 
   await page.locator(".uplot canvas").first().waitFor();
+  // Two points are enough to see something: colour, among greys.
+  const figure = page.getByRole("figure").filter({ has: row });
+  const coloured = await figure.locator("canvas").evaluate((canvas: HTMLCanvasElement) => {
+    const { data } = canvas.getContext("2d")?.getImageData(0, 0, canvas.width, canvas.height) ?? { data: [] };
+    let n = 0;
+    for (let i = 0; i < data.length; i += 4) if (Math.max(...data.slice(i, i + 3)) - Math.min(...data.slice(i, i + 3)) > 60) n++;
+    return n;
+  });
+  expect(coloured).toBeGreaterThan(20);
+  await page.getByText("no earlier data in this span").first().waitFor();
+  await page.locator('[data-metric="process.runq_wait_ns"]').getByText("run-queue wait").waitFor();
+  await page.getByText(/^\d+ of \d+ signals full/).waitFor();
   await shoot("node");
   await accessible();
   await page.getByLabel("Theme").selectOption("dark");

@@ -1,7 +1,8 @@
 import { Link } from "react-router";
 import type { Schemas } from "../api/client";
-import { counted, sentence, value } from "../layout/format";
+import { counted, value } from "../layout/format";
 import { byModule, metricName } from "../layout/names";
+import { Prose } from "../layout/prose";
 import { groups, subject } from "./unhealthy";
 
 /** The highest headline values, and the signals that are not full. */
@@ -16,7 +17,11 @@ export function Overview({ data, tenant }: { data: Schemas["Overview"]; tenant: 
             {groups(data.unhealthy).map((g) => (
               <li key={`${g.level}/${g.nodes}/${g.reason}`}>
                 <span className={`badge level-${g.level}`}>{g.level}</span> <span title={g.signals.join(", ")}>{subject(g)}</span> on {counted(g.nodes, "node")}
-                {g.reason && <p className="hint">{sentence(g.reason)}</p>}
+                {g.reason && (
+                  <p className="hint">
+                    <Prose text={g.reason} />
+                  </p>
+                )}
               </li>
             ))}
           </ul>

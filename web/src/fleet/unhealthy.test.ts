@@ -9,7 +9,7 @@ it("tells the same reason once", () => {
     ["host disks", "slow", 3],
     ["2 signals of network, storage", "lacks CAP_BPF", 1],
   ]);
-  expect(got[1]?.signals).toEqual(["network tcp closes", "storage latency"]);
+  expect(got[1]?.signals).toEqual(["network TCP closes", "storage latency"]);
 });
 
 it("keeps apart what holds for different numbers of nodes", () => expect(groups([share("a", "b", "r", 1), share("a", "c", "r", 2)])).toHaveLength(2));

@@ -1,4 +1,5 @@
 import type { Schemas } from "../api/client";
+import { spell } from "../layout/names";
 
 type Share = Schemas["CapabilityShare"];
 
@@ -18,7 +19,7 @@ export function groups(unhealthy: Share[]): Group[] {
     const key = JSON.stringify([level, reason, nodes]);
     const g = found.get(key) ?? { level, reason, nodes, components: [], signals: [] };
     if (!g.components.includes(component)) g.components.push(component);
-    g.signals.push(`${component} ${signal.replaceAll("_", " ")}`);
+    g.signals.push(`${component} ${spell(signal)}`);
     found.set(key, g);
   }
   return [...found.values()].sort((a, b) => b.nodes - a.nodes || b.signals.length - a.signals.length);

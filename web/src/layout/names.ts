@@ -22,14 +22,16 @@ export function metricName(metric: string): string {
   const known = whole[metric];
   if (known) return known;
   const bare = metric.slice(metric.indexOf(".") + 1);
-  const spelt = bare
-    .replace(/_(ns|ratio|seconds)$/, "")
-    .replace(/_(rx|tx)_bytes$|^(rx|tx)_bytes$/, (m) => m.replace("_bytes", ""))
+  return spell(bare.replace(/_(ns|ratio|seconds)$/, "").replace(/(^|_)(rx|tx)_bytes$/, "$1$2"));
+}
+
+/** "oom_kill" → "OOM kill". */
+export const spell = (name: string): string =>
+  name
     .split("_")
     .map((w) => words[w] ?? w)
-    .filter(Boolean);
-  return spelt.join(" ");
-}
+    .filter(Boolean)
+    .join(" ");
 
 const order = ["host", "network", "storage", "process"];
 const rank = (module: string) => (order.indexOf(module) + order.length + 1) % (order.length + 1);

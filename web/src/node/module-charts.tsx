@@ -3,8 +3,9 @@ import { useMemo } from "react";
 import { get, type Schemas } from "../api/client";
 import { Chart } from "../chart/chart";
 import { axisStart } from "../chart/points";
-import { ago, clock, sentence } from "../layout/format";
+import { ago, clock } from "../layout/format";
 import { Problem } from "../layout/problem";
+import { Prose } from "../layout/prose";
 import { type ChartSpec, metricsOf } from "./charts";
 import { lines, times } from "./series";
 
@@ -46,7 +47,11 @@ export function ModuleCharts({ tenant, node, module, charts, minutes, signals }:
         {q?.skew_corrected && <span className="badge level-degraded">times corrected for clock skew</span>}
       </div>
       {query.error && <Problem error={query.error} />}
-      {q && q.series.length === 0 && <p className="empty">{sentence(off ? `the module is off: ${signals[0]?.reason || "no reason given"}` : (q.coverage.not_covered[0]?.reason ?? "no data in this span"))}</p>}
+      {q && q.series.length === 0 && (
+        <p className="empty">
+          <Prose text={off ? `the module is off: ${signals[0]?.reason || "no reason given"}` : (q.coverage.not_covered[0]?.reason ?? "no data in this span")} />
+        </p>
+      )}
       <div className="charts">
         {view?.drawn.map((c) => (
           <Chart key={c.title} title={c.title} times={view.at} lines={c.lines} from={view.from} to={view.to} left={c.left} />

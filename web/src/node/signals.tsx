@@ -1,7 +1,11 @@
 import type { Schemas } from "../api/client";
+import { spell } from "../layout/names";
+import { Prose } from "../layout/prose";
 import { signalSummary } from "./signal-summary";
 
-/** Each signal with its level, source and reason; folded while all are full. */
+const levels = ["off", "degraded", "full"];
+
+/** Each signal with its level, source and reason, what is not full first; folded while all are full. */
 export function Signals({ capabilities }: { capabilities: Schemas["Capability"][] }) {
   if (capabilities.length === 0)
     return (
@@ -10,12 +14,13 @@ export function Signals({ capabilities }: { capabilities: Schemas["Capability"][
         <p className="empty">The agent has not reported yet.</p>
       </section>
     );
+  const rows = [...capabilities].sort((a, b) => levels.indexOf(a.level) - levels.indexOf(b.level));
   return (
     <details className="card" open={capabilities.some((c) => c.level !== "full")}>
       <summary>
         <h2>What this node can measure</h2> <span className="hint">{signalSummary(capabilities)}</span>
       </summary>
-      <div className="scroll" role="region" aria-label="Signals" tabIndex={0}>
+      <div className="scroll signals" role="region" aria-label="Signals" tabIndex={0}>
         <table>
           <thead>
             <tr>
@@ -27,15 +32,15 @@ export function Signals({ capabilities }: { capabilities: Schemas["Capability"][
             </tr>
           </thead>
           <tbody>
-            {capabilities.map((c) => (
+            {rows.map((c) => (
               <tr key={`${c.component}/${c.signal}`}>
                 <td>{c.component}</td>
-                <td>{c.signal.replaceAll("_", " ")}</td>
+                <td>{spell(c.signal)}</td>
                 <td>
                   <span className={`badge level-${c.level}`}>{c.level}</span>
                 </td>
                 <td>{c.source || "none"}</td>
-                <td>{c.reason}</td>
+                <td className="reason">{c.reason && <Prose text={c.reason} />}</td>
               </tr>
             ))}
           </tbody>
