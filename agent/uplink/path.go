@@ -169,7 +169,7 @@ func (p place) explainTLS(r *Refusal, err error) {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		r.say("handshake_cut", false, "the other side closed the connection during the TLS handshake", port+"; it may also just be starting or stopping")
 	default:
-		r.say("tls_failed", true, "no TLS connection: "+inspector.CleanText(err.Error()), "check --ca and the server's certificate")
+		r.say("tls_failed", false, "no TLS connection: "+inspector.CleanText(err.Error()), "check --ca and the server's certificate")
 	}
 }
 
