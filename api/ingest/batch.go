@@ -107,52 +107,39 @@ func (b *batcher) lane(ctx context.Context, lane chan item) {
 			}
 		}
 		pace.saw(len(items), time.Now())
-		// A broken source's items must not overtake the one that failed.
-		n := 0
 		for _, it := range items {
-			if !it.from.broken() {
-				items[n] = it
-				checked = append(checked, it.checked)
-				n++
-			}
+			checked = append(checked, it.checked)
 		}
-		if n > 0 {
-			b.write(ctx, items[:n], checked)
-		}
-		clear(items)
-		clear(checked)
+		b.write(ctx, items, checked, lane)
+		clear(items[:cap(items)]) // what joined included
+		clear(checked[:cap(checked)])
 	}
 }
 
 // write commits a batch, again and again while the database is away, and
-// tells the sources.
-func (b *batcher) write(ctx context.Context, items []item, checked []metrics.Checked) {
+// tells the sources. What the database refuses, and what fails while other
+// reports get through, breaks its source at once: one node must not hold up
+// the others. What waits in the lane joins, so that there are others to tell
+// by.
+func (b *batcher) write(ctx context.Context, items []item, checked []metrics.Checked, lane <-chan item) {
 	began := time.Now()
 	wait := 50 * time.Millisecond
 	for {
-		wctx, cancel := context.WithTimeout(ctx, b.timeout)
-		out, err := b.w.Write(wctx, checked)
-		cancel()
-		if err == nil && len(out) != len(items) {
-			err = fault.Newf(fault.Internal, "internal", "the store answered %d of %d reports", len(out), len(items))
-		}
-		if err == nil {
-			b.count.batches.Add(1)
-			b.count.batched.Add(uint64(len(items)))
-			if b.committed != nil {
-				b.committed()
-			}
-			for i, it := range items {
-				b.settle(it, out[i])
-			}
+		if items, checked = unbroken(items, checked); len(items) == 0 {
 			return
 		}
-		b.count.writeErrors.Add(1)
-		if ctx.Err() != nil || time.Since(began) > b.timeout {
-			b.log.Error("reports could not be stored; closing their streams", "reports", len(items), "error", err)
-			for _, it := range items {
-				it.from.broke(err)
+		err := b.attempt(ctx, items, checked, attemptTimeout)
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			var answered bool
+			if items, checked, answered = b.apart(ctx, items, checked); answered {
+				continue
 			}
+		}
+		if !away(err) || ctx.Err() != nil || time.Since(began) > b.timeout {
+			b.giveUp(items, err)
 			return
 		}
 		b.log.Warn("reports could not be stored; trying again", "reports", len(items), "error", err)
@@ -161,7 +148,68 @@ func (b *batcher) write(ctx context.Context, items []item, checked []metrics.Che
 		case <-ctx.Done():
 		}
 		wait = min(2*wait, 2*time.Second)
+	join:
+		for len(items) < metrics.MaxBatch {
+			select {
+			case it := <-lane:
+				items, checked = append(items, it), append(checked, it.checked)
+			default:
+				break join
+			}
+		}
 	}
+}
+
+// away reports whether an error says that the database does not answer now,
+// and not that it refuses a report.
+func away(err error) bool {
+	k := fault.Of(err).Kind
+	return k == fault.Unavailable || k == fault.Deadline
+}
+
+// attempt writes once. Without an error all items are settled.
+func (b *batcher) attempt(ctx context.Context, items []item, checked []metrics.Checked, limit time.Duration) error {
+	wctx, cancel := context.WithTimeout(ctx, min(limit, b.timeout))
+	out, err := b.w.Write(wctx, checked)
+	cancel()
+	if err == nil && len(out) != len(items) {
+		err = fault.Newf(fault.Internal, "internal", "the store answered %d of %d reports", len(out), len(items))
+	}
+	if err != nil {
+		b.count.writeErrors.Add(1)
+		return err
+	}
+	b.count.batches.Add(1)
+	b.count.batched.Add(uint64(len(items)))
+	if b.committed != nil {
+		b.committed()
+	}
+	for i, it := range items {
+		b.settle(it, out[i])
+	}
+	return nil
+}
+
+func (b *batcher) giveUp(items []item, err error) {
+	b.log.Error("reports could not be stored; closing their streams", "reports", len(items), "error", err)
+	for _, it := range items {
+		it.from.broke(err)
+	}
+}
+
+// unbroken leaves out, in place, the items of broken sources: they must not
+// overtake the one that failed, and need no place in a batch.
+func unbroken(items []item, checked []metrics.Checked) ([]item, []metrics.Checked) {
+	n := 0
+	for i, it := range items {
+		if !it.from.broken() {
+			items[n], checked[n] = it, checked[i]
+			n++
+		}
+	}
+	clear(items[n:])
+	clear(checked[n:])
+	return items[:n], checked[:n]
 }
 
 func (b *batcher) settle(it item, o metrics.Outcome) {

@@ -2,7 +2,8 @@ package ingest
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 )
 
@@ -21,6 +23,10 @@ type store struct {
 	fail    int           // calls that fail first
 	slow    time.Duration // per call
 	status  metrics.Status
+	// poison fails every batch that holds it, with failure.
+	poison  *metrics.Checked
+	failure error
+	block   bool // until the attempt's time is over
 }
 
 func (s *store) Write(ctx context.Context, batch []metrics.Checked) ([]metrics.Outcome, error) {
@@ -29,7 +35,13 @@ func (s *store) Write(ctx context.Context, batch []metrics.Checked) ([]metrics.O
 	defer s.mu.Unlock()
 	if s.fail > 0 {
 		s.fail--
-		return nil, errors.New("away")
+		return nil, fault.New(fault.Unavailable, "database_unavailable", "away")
+	}
+	if s.poison != nil && slices.ContainsFunc(batch, func(c metrics.Checked) bool { return reflect.DeepEqual(c, *s.poison) }) {
+		if s.block {
+			<-ctx.Done()
+		}
+		return nil, s.failure
 	}
 	s.batches = append(s.batches, len(batch))
 	s.at = append(s.at, time.Now())
@@ -192,20 +204,23 @@ func TestBackPressure(t *testing.T) {
 
 // After a failure nothing later of the same source is stored; others are.
 func TestFailureBreaksItsSourceOnly(t *testing.T) {
-	s := &store{fail: 6}
-	inBubble(t, s, Config{Writers: 1, WriteTimeout: time.Second}, func(t *testing.T, b *batcher) {
+	bad := checkedOf(t, 1)
+	s := &store{poison: &bad, failure: fault.New(fault.Internal, "internal", "refused")}
+	inBubble(t, s, Config{Writers: 1}, func(t *testing.T, b *batcher) {
 		first, second := &end{}, &end{}
-		must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: first}))
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{bad, first}))
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{checkedOf(t, 2), first}))
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{checkedOf(t, 1), second}))
 		time.Sleep(time.Second)
-		for range 3 { // queued behind the failing batch
-			must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: first}))
+		for range 3 { // queued behind the failed batch
+			must(t, b.submit(t.Context(), tenants.NodeID{}, item{checkedOf(t, 3), first}))
 		}
-		must(t, b.submit(t.Context(), tenants.NodeID{}, item{from: second}))
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{checkedOf(t, 2), second}))
 		time.Sleep(10 * time.Second)
 		if done, err := first.state(); err == nil || done != 0 {
 			t.Errorf("the failed source: %v, %d settled", err, done)
 		}
-		if done, err := second.state(); err != nil || done != 1 || s.total() != 1 {
+		if done, err := second.state(); err != nil || done != 2 || s.total() != 2 {
 			t.Errorf("the other source: %v, %d settled, %d stored", err, done, s.total())
 		}
 	})
@@ -223,4 +238,79 @@ func TestRetryOutcomeBreaksTheSource(t *testing.T) {
 			}
 		})
 	}
+}
+
+// checkedOf makes a report of a node without a window.
+func checkedOf(t *testing.T, seq uint64) metrics.Checked {
+	t.Helper()
+	scope := tenants.Scope{Tenant: tenants.NewTenantID(), Principal: tenants.Principal{Kind: tenants.NodePrincipal, ID: tenants.NewNodeID().String()}}
+	c, err := (&metrics.Service{}).Advance(scope, 1, seq)
+	must(t, err)
+	return c
+}
+
+// One report that the database refuses, cannot take now or does not finish
+// holds up the reports of other tenants for seconds at most, whether they are
+// in its batch or wait behind it. Each source keeps its order.
+func TestOneReportHoldsNobodyUp(t *testing.T) {
+	for _, tc := range []struct {
+		failure error
+		block   bool
+		within  time.Duration
+	}{
+		{fault.New(fault.Internal, "database", "bigint out of range"), false, time.Second},
+		{fault.New(fault.Unavailable, "database_busy", "in the way"), false, time.Second},
+		{fault.New(fault.Deadline, "database_deadline", "not in time"), true, 2*attemptTimeout + apartTimeout},
+	} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprint(fault.Of(tc.failure).Kind, first), func(t *testing.T) {
+				bad := checkedOf(t, 7)
+				s := &store{poison: &bad, failure: tc.failure, block: tc.block}
+				inBubble(t, s, Config{Writers: 1}, func(t *testing.T, b *batcher) {
+					poisoned := &end{}
+					if first { // alone in its batch; the others come while it is tried
+						must(t, b.submit(t.Context(), tenants.NodeID{}, item{bad, poisoned}))
+						time.Sleep(lingerIdle + time.Millisecond)
+					}
+					var others []*end
+					for i := range 40 {
+						e := &end{}
+						others = append(others, e)
+						for seq := range 3 {
+							must(t, b.submit(t.Context(), tenants.NodeID{}, item{checkedOf(t, uint64(seq+1)), e}))
+						}
+						if i == 20 && !first {
+							must(t, b.submit(t.Context(), tenants.NodeID{}, item{bad, poisoned}))
+						}
+					}
+					time.Sleep(tc.within)
+					for i, e := range others {
+						if done, err := e.state(); done != 3 || err != nil {
+							t.Fatalf("source %d: %d settled, %v", i, done, err)
+						}
+					}
+					if done, err := poisoned.state(); done != 0 || fault.Of(err).Kind != fault.Of(tc.failure).Kind {
+						t.Errorf("the poisoned one: %d settled, %v", done, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A batch whose sources are all gone is not tried again.
+func TestNothingIsTriedForNobody(t *testing.T) {
+	s := &store{fail: 1 << 30}
+	inBubble(t, s, Config{Writers: 1, WriteTimeout: time.Hour}, func(t *testing.T, b *batcher) {
+		e := &end{}
+		must(t, b.submit(t.Context(), tenants.NodeID{}, item{checkedOf(t, 1), e}))
+		time.Sleep(time.Second)
+		e.broke(context.Canceled)
+		time.Sleep(3 * time.Second)
+		tried := b.count.writeErrors.Load()
+		time.Sleep(time.Minute)
+		if n := b.count.writeErrors.Load(); n != tried {
+			t.Errorf("tried %d times more", n-tried)
+		}
+	})
 }

@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/uplink"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 )
@@ -123,7 +123,7 @@ type faulty struct {
 
 func (f *faulty) Write(ctx context.Context, batch []metrics.Checked) ([]metrics.Outcome, error) {
 	if f.fail.Add(-1) >= 0 {
-		return nil, errors.New("the database is away")
+		return nil, fault.New(fault.Unavailable, "database_unavailable", "the database is away")
 	}
 	return f.Service.Write(ctx, batch)
 }
