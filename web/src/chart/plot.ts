@@ -39,7 +39,7 @@ export function options(width: number, { lines, from, to }: Drawing): uPlot.Opti
   return {
     width,
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, 22, 0, 0], // room for half a time at the right
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false } },
     scales: {
