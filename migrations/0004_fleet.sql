@@ -47,8 +47,8 @@ create table capability (
 create index capability_unhealthy on capability (tenant_id, component, signal, level, node_id) where level <> 'full';
 select telltale_protect('capability', app => 'select', jobs => 'select, delete');
 
--- What was last switched for a node; a row with off = false lifts a switch and
--- stays, so that replicas can ask what changed since a moment.
+-- What was last switched for a node; a row with off = false says who lifted a
+-- switch. Replicas ask for the state of their live nodes.
 create table module_switch (
     tenant_id uuid        not null,
     node_id   uuid        not null,
@@ -58,7 +58,6 @@ create table module_switch (
     at        timestamptz not null,
     primary key (tenant_id, node_id, module)
 );
-create index module_switch_at on module_switch (tenant_id, at);
 select telltale_protect('module_switch', ingest => 'select', jobs => 'select, delete');
 
 -- Reports refused before they reached a service, per node and reason.

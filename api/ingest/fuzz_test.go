@@ -74,7 +74,7 @@ func (m *memory) RecordCapabilities(context.Context, tenants.Scope, []inspector.
 
 func (m *memory) Quarantine(context.Context, tenants.Scope, string, string, int64) error { return nil }
 
-func (m *memory) SwitchedSince(context.Context, []tenants.TenantID, time.Time) ([]fleet.ModuleSwitch, error) {
+func (m *memory) SwitchedOff(context.Context, map[tenants.TenantID][]tenants.NodeID) (map[tenants.NodeID][]string, error) {
 	return nil, nil
 }
 

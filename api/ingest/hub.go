@@ -11,10 +11,6 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// lookBack is how far before the last look changes are looked for again: the
-// replicas that wrote them have clocks of their own.
-const lookBack = 30 * time.Second
-
 // lookTimeout bounds one look.
 const lookTimeout = 3 * time.Second
 
@@ -100,22 +96,8 @@ func (h *hub) all() []*stream {
 	return out
 }
 
-// tenants lists whose nodes are connected here.
-func (h *hub) tenants() []tenants.TenantID {
-	seen := map[tenants.TenantID]bool{}
-	var out []tenants.TenantID
-	for _, st := range h.all() {
-		if !seen[st.scope.Tenant] {
-			seen[st.scope.Tenant] = true
-			out = append(out, st.scope.Tenant)
-		}
-	}
-	return out
-}
-
 // run looks for changes every Recheck until ctx ends.
 func (h *hub) run(ctx context.Context) error {
-	revoked, switched := h.cfg.Now(), h.cfg.Now()
 	tick := time.NewTicker(h.cfg.Recheck)
 	defer tick.Stop()
 	for {
@@ -124,34 +106,31 @@ func (h *hub) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		ids := h.tenants()
-		if len(ids) == 0 {
-			revoked, switched = h.cfg.Now(), h.cfg.Now()
+		list := h.all() // before the look: a younger stream read a younger state
+		if len(list) == 0 {
 			continue
 		}
-		// Each look has its own time: while one fails, its span grows.
-		now := h.cfg.Now()
-		if err := h.cutRevoked(ctx, ids, revoked.Add(-lookBack)); err != nil {
-			h.log.Warn("cannot look for revocations", "error", err)
-		} else {
-			revoked = now
+		live := map[tenants.TenantID][]tenants.NodeID{}
+		for _, st := range list {
+			live[st.scope.Tenant] = append(live[st.scope.Tenant], st.node)
 		}
-		if err := h.tellSwitches(ctx, ids, switched.Add(-lookBack)); err != nil {
+		if err := h.cutGone(ctx, list, live); err != nil {
+			h.log.Warn("cannot look for revocations", "error", err)
+		}
+		if err := h.tellSwitches(ctx, list, live); err != nil {
 			h.log.Warn("cannot look for module switches", "error", err)
-		} else {
-			switched = now
 		}
 	}
 }
 
-func (h *hub) cutRevoked(ctx context.Context, ids []tenants.TenantID, since time.Time) error {
+func (h *hub) cutGone(ctx context.Context, list []*stream, live map[tenants.TenantID][]tenants.NodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	nodes, suspended, err := h.deps.Nodes.RevokedSince(ctx, ids, since)
+	nodes, suspended, err := h.deps.Nodes.Gone(ctx, live)
 	if err != nil || len(nodes)+len(suspended) == 0 {
 		return err
 	}
-	for _, st := range h.all() {
+	for _, st := range list {
 		switch {
 		case slices.Contains(nodes, st.node):
 			h.count.cut.Add(1)
@@ -165,16 +144,17 @@ func (h *hub) cutRevoked(ctx context.Context, ids []tenants.TenantID, since time
 	return nil
 }
 
-func (h *hub) tellSwitches(ctx context.Context, ids []tenants.TenantID, since time.Time) error {
+func (h *hub) tellSwitches(ctx context.Context, list []*stream, live map[tenants.TenantID][]tenants.NodeID) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	changed, err := h.deps.Sessions.SwitchedSince(ctx, ids, since)
-	for _, c := range changed {
-		if st := h.get(c.Tenant, c.Node); st != nil {
-			st.control(c.Off)
-		}
+	off, err := h.deps.Sessions.SwitchedOff(ctx, live)
+	if err != nil {
+		return err
 	}
-	return err
+	for _, st := range list {
+		st.control(off[st.node])
+	}
+	return nil
 }
 
 // drain asks all streams to leave, waits for them up to the drain time-out,

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,9 @@ import (
 	"github.com/telltale-dev/telltale/agent/uplink"
 	pb "github.com/telltale-dev/telltale/api/telltalev1"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/directory"
 	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/fleet"
 )
 
 // forge makes a certificate for a node: by the issuer given, or by itself.
@@ -266,6 +269,41 @@ func TestRevocationCutsTheStream(t *testing.T) {
 	must(t, r.dir.SetSuspended(t.Context(), "acme", true))
 	within(t, tenants.RevocationDelay, "the tenant's streams are cut", func() bool { return r.srv.Live() == 1 })
 	other.fine()
+}
+
+// What an administrator's machine with a clock far off stamps is heard of all
+// the same: the state counts, and not when it came about.
+func TestClocksOfAdministrators(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{Recheck: 100 * time.Millisecond})
+			other := r.witness()
+			clock := func() time.Time { return time.Now().Add(off) }
+			dir := directory.New(r.db, testLog(t), directory.Config{Now: clock})
+			fl := fleet.New(r.db, testRegistry(), fleet.Config{Now: clock}, testLog(t))
+			told := make(chan []string, 16)
+			id, node := r.enrol(r.acme, "web-1")
+			u := uplink.New(uplink.Config{Facts: facts("web-1"), Control: func(off []string) { told <- off }}, id, testLog(t))
+			r.run(u)
+			if got := <-told; len(got) != 0 {
+				t.Errorf("at first %v", got)
+			}
+			_, err := fl.SetModules(t.Context(), admin(r.acme), node.String(), []string{"network"})
+			must(t, err)
+			if got := <-told; !slices.Equal(got, []string{"network"}) {
+				t.Errorf("switched off: %v", got)
+			}
+			_, err = fl.SetModules(t.Context(), admin(r.acme), node.String(), nil)
+			must(t, err)
+			if got := <-told; len(got) != 0 {
+				t.Errorf("lifted: %v", got)
+			}
+			must(t, dir.RevokeNode(t.Context(), admin(r.acme), node))
+			within(t, tenants.RevocationDelay, "the stream is cut", func() bool { return r.srv.hub.get(r.acme.ID, node) == nil })
+			other.fine()
+		})
+	}
 }
 
 // The same identity on a second machine is held back while the first is live;

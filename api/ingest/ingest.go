@@ -42,9 +42,9 @@ type Enroller interface {
 // Nodes keeps the facts of nodes and knows which of them are no longer good.
 type Nodes interface {
 	RecordFacts(ctx context.Context, scope tenants.Scope, facts directory.NodeFacts) error
-	// RevokedSince lists the nodes of the tenants that were revoked at or
-	// after since, and those of the tenants that are suspended now.
-	RevokedSince(ctx context.Context, ids []tenants.TenantID, since time.Time) ([]tenants.NodeID, []tenants.TenantID, error)
+	// Gone lists which of the nodes are revoked and which of the tenants are
+	// suspended now.
+	Gone(ctx context.Context, live map[tenants.TenantID][]tenants.NodeID) ([]tenants.NodeID, []tenants.TenantID, error)
 }
 
 // Sessions keeps what is known of nodes and their streams.
@@ -54,7 +54,8 @@ type Sessions interface {
 	Seen(scope tenants.Scope, id fleet.SessionID, g fleet.Sighting)
 	RecordCapabilities(ctx context.Context, scope tenants.Scope, caps []inspector.Capability) error
 	Quarantine(ctx context.Context, scope tenants.Scope, reason, example string, n int64) error
-	SwitchedSince(ctx context.Context, ids []tenants.TenantID, since time.Time) ([]fleet.ModuleSwitch, error)
+	// SwitchedOff lists the modules switched off for the nodes.
+	SwitchedOff(ctx context.Context, live map[tenants.TenantID][]tenants.NodeID) (map[tenants.NodeID][]string, error)
 }
 
 // Windows takes in hot metrics.

@@ -3,8 +3,8 @@ package directory
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,31 +13,38 @@ import (
 )
 
 const (
-	selectRevokedSince = `select node_id from node where tenant_id = any($1) and revoked_at >= $2`
-	selectSuspended    = `select tenant_id from tenant where tenant_id = any($1) and suspended`
+	selectRevoked = `select n.node_id from unnest($1::uuid[], $2::uuid[]) u(t, n)
+		join node n on n.tenant_id = u.t and n.node_id = u.n where n.revoked_at is not null`
+	selectSuspended = `select tenant_id from tenant where tenant_id = any($1) and suspended`
 )
 
-// RevokedSince lists the nodes of the tenants that were revoked at or after
-// since, and those of the tenants that are suspended now. A replica polls it
-// for all tenants whose nodes it holds, to cut their live streams: one round
-// trip however many the nodes are.
-func (s *Service) RevokedSince(ctx context.Context, ids []tenants.TenantID, since time.Time) (nodes []tenants.NodeID, suspended []tenants.TenantID, err error) {
-	for chunk := range slices.Chunk(ids, tenantdb.MaxTenants) {
+// Gone lists which of the nodes are revoked and which of the tenants are
+// suspended now. A replica polls it for the nodes whose streams it holds, to
+// cut them: it asks for the state and not for what changed lately, because the
+// clock that stamped a change may be any. A tenant without nodes is only looked
+// at for its suspension.
+func (s *Service) Gone(ctx context.Context, live map[tenants.TenantID][]tenants.NodeID) (revoked []tenants.NodeID, suspended []tenants.TenantID, err error) {
+	for chunk := range slices.Chunk(slices.Collect(maps.Keys(live)), tenantdb.MaxTenants) {
+		var ts, ns [][16]byte
+		for _, t := range chunk {
+			for _, n := range live[t] {
+				ts, ns = append(ts, t), append(ns, n)
+			}
+		}
 		err = s.db.InTenants(ctx, chunk, func(ctx context.Context, tx pgx.Tx) error {
-			gone, err := collect[tenants.NodeID](ctx, tx, selectRevokedSince, chunk, since)
-			nodes = append(nodes, gone...)
+			gone, err := collect[tenants.NodeID](ctx, tx, selectRevoked, ts, ns)
 			if err != nil {
 				return err
 			}
 			closed, err := collect[tenants.TenantID](ctx, tx, selectSuspended, chunk)
-			suspended = append(suspended, closed...)
+			revoked, suspended = append(revoked, gone...), append(suspended, closed...)
 			return err
 		})
 		if err != nil {
 			return nil, nil, fmt.Errorf("look for revocations: %w", err)
 		}
 	}
-	return nodes, suspended, nil
+	return revoked, suspended, nil
 }
 
 func collect[T ~[16]byte](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {

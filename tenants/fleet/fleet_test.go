@@ -280,16 +280,20 @@ func TestSetModules(t *testing.T) {
 	if got, err := w.s.DisabledModules(ctx, n); err != nil || !cmp.Equal(got, []string{"network"}) {
 		t.Errorf("%v %v", got, err)
 	}
+	// A replica hears the state of its live nodes, whenever it was switched.
+	live := map[tenants.TenantID][]tenants.NodeID{w.a: {mustID(n)}, w.b: nil}
+	if sw, err := w.s.SwitchedOff(ctx, live); err != nil || !cmp.Equal(sw, map[tenants.NodeID][]string{mustID(n): {"network"}}) {
+		t.Errorf("switched: %+v %v", sw, err)
+	}
+	if sw, err := w.s.SwitchedOff(ctx, map[tenants.TenantID][]tenants.NodeID{w.b: {mustID(n)}}); err != nil || len(sw) != 0 {
+		t.Errorf("another tenant hears %+v %v", sw, err)
+	}
 	w.advance(time.Minute)
 	if off, err := w.s.SetModules(ctx, prod, "n1", nil); err != nil || len(off) != 0 {
 		t.Errorf("lifted: %v %v", off, err)
 	}
-	sw, err := w.s.SwitchedSince(ctx, []tenants.TenantID{w.a, w.b}, start.Add(time.Second))
-	if err != nil || len(sw) != 1 || sw[0].Node != mustID(n) || len(sw[0].Off) != 0 {
-		t.Errorf("switched: %+v %v", sw, err)
-	}
-	if sw, err := w.s.SwitchedSince(ctx, []tenants.TenantID{w.b}, time.Time{}); err != nil || len(sw) != 0 {
-		t.Errorf("another tenant hears %+v %v", sw, err)
+	if sw, err := w.s.SwitchedOff(ctx, live); err != nil || len(sw) != 0 {
+		t.Errorf("lifted: %+v %v", sw, err)
 	}
 }
 
@@ -356,5 +360,29 @@ func TestFlushKeepsWhatItCannotWrite(t *testing.T) {
 	}
 	if d := w.get(n); !d.LastSeen.Equal(w.now()) || d.SkewMS == nil || *d.SkewMS != 5000 {
 		t.Errorf("last seen %v, skew %v", d.LastSeen, d.SkewMS)
+	}
+}
+
+// TestIdBeforeName: an id in any spelling is the node that bears it, revoked
+// or not, and never a node whose name looks like it.
+func TestIdBeforeName(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	n := w.node(w.a, "n1")
+	id := n.Principal.ID
+	upper := strings.ToUpper(id)
+	impostor := w.node(w.a, upper)
+	w.node(w.b, upper)
+	w.exec(`update node set revoked_at = $2 where node_id = $1`, [16]byte(mustID(n)), start)
+	for _, ref := range []string{id, upper} {
+		d, err := w.s.Get(ctx, reader(w.a, tenants.Selector{}), ref)
+		if err != nil || d.Node.Node != id || d.Status != Revoked {
+			t.Errorf("%s: %s %s %v", ref, d.Node.Node, d.Status, err)
+		}
+	}
+	// Who cannot see that node gets the one with the name.
+	d, err := w.s.Get(ctx, reader(w.a, tenants.Selector{IDs: []tenants.NodeID{mustID(impostor)}}), upper)
+	if err != nil || d.Node.Node != impostor.Principal.ID {
+		t.Errorf("by name: %s %v", d.Node.Node, err)
 	}
 }

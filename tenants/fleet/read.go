@@ -182,9 +182,13 @@ func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) 
 	if err := checkRef(ref); err != nil {
 		return row{}, err
 	}
+	whole := "" // ref as an id is written here, when it is one
+	if id, err := tenants.ParseNodeID(ref); err == nil {
+		whole = id.String()
+	}
 	now, args := s.times(scope)
 	q := newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).named(ref)
-	q.add(" order by n.node_id::text <> ", q.arg(ref), ", n.revoked_at is not null, n.node_id limit 12")
+	q.add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
 	rows, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanRow(now))
 	if err != nil {
 		return row{}, err
@@ -193,7 +197,7 @@ func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) 
 	switch {
 	case len(rows) == 0:
 		return row{}, noNode(ref)
-	case len(rows) == 1, rows[0].Node.Node == strings.ToLower(ref), live == 1:
+	case len(rows) == 1, rows[0].Node.Node == whole, live == 1:
 		return rows[0], nil
 	case live > 1:
 		rows = rows[:live]

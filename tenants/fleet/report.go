@@ -2,9 +2,9 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"regexp"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -98,33 +98,30 @@ func (s *Service) DisabledModules(ctx context.Context, scope tenants.Scope) ([]s
 	return tenantdb.Query(ctx, s.db, scope.Tenant, sqlOffModules, []any{[16]byte(scope.Tenant), [16]byte(node)}, pgx.RowTo[string])
 }
 
-// ModuleSwitch is one node whose switches changed.
-type ModuleSwitch struct {
-	Tenant tenants.TenantID
-	Node   tenants.NodeID
-	Off    []string // all modules now off, sorted
-}
-
-// SwitchedSince lists the nodes of the tenants whose switches changed after
-// since, for a replica to tell its live streams. Poll it every few seconds
-// with a since a few seconds before the last poll: an answer may repeat.
-func (s *Service) SwitchedSince(ctx context.Context, ids []tenants.TenantID, since time.Time) ([]ModuleSwitch, error) {
-	var out []ModuleSwitch
-	for chunk := range slices.Chunk(ids, tenantdb.MaxTenants) {
-		raw := make([][16]byte, len(chunk))
-		for i, id := range chunk {
-			raw[i] = id
+// SwitchedOff lists the modules that are switched off for the nodes, sorted. A
+// node that is missing from the answer has none off. A replica polls it for the
+// nodes whose streams it holds, to tell them: it asks for the state and not for
+// what changed lately, because the clock that stamped a change may be any.
+func (s *Service) SwitchedOff(ctx context.Context, live map[tenants.TenantID][]tenants.NodeID) (map[tenants.NodeID][]string, error) {
+	out := map[tenants.NodeID][]string{}
+	for chunk := range slices.Chunk(slices.Collect(maps.Keys(live)), tenantdb.MaxTenants) {
+		var ts, ns [][16]byte
+		for _, t := range chunk {
+			for _, n := range live[t] {
+				ts, ns = append(ts, t), append(ns, n)
+			}
 		}
 		err := s.db.InTenants(ctx, chunk, func(ctx context.Context, tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, sqlSwitchedSince, raw, since)
+			rows, err := tx.Query(ctx, sqlSwitchedOff, ts, ns)
 			if err != nil {
 				return err
 			}
-			got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (m ModuleSwitch, err error) {
-				err = r.Scan((*[16]byte)(&m.Tenant), (*[16]byte)(&m.Node), &m.Off)
-				return m, err
+			var node tenants.NodeID
+			var module string
+			_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&node), &module}, func() error {
+				out[node] = append(out[node], module)
+				return nil
 			})
-			out = append(out, got...)
 			return err
 		})
 		if err != nil {

@@ -142,11 +142,9 @@ update module_switch set off = false, by = $3, at = $4
 
 	sqlOffModules = `select module from module_switch where tenant_id = $1 and node_id = $2 and off order by module limit 100`
 
-	sqlSwitchedSince = `
-select m.tenant_id, m.node_id, array(select o.module from module_switch o
-    where o.tenant_id = m.tenant_id and o.node_id = m.node_id and o.off order by o.module)
-  from module_switch m where m.tenant_id = any($1::uuid[]) and m.at > $2
- group by m.tenant_id, m.node_id limit 10000`
+	sqlSwitchedOff = `
+select m.node_id, m.module from unnest($1::uuid[], $2::uuid[]) u(t, n)
+  join module_switch m on m.tenant_id = u.t and m.node_id = u.n where m.off order by 1, 2`
 
 	sqlQuarantineOne = `
 insert into quarantine as q (tenant_id, node_id, reason, n, first_at, last_at, example) values ($1, $2, $3, $4, $5, $5, $6)
