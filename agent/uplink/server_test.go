@@ -34,6 +34,11 @@ type server struct {
 	pb.UnimplementedEnrolmentServer
 	report func(grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]) error
 	enrol  func(*pb.EnrolRequest) (*pb.EnrolResponse, error)
+	renew  func(context.Context, *pb.RenewRequest) (*pb.RenewResponse, error)
+}
+
+func (s server) Renew(ctx context.Context, r *pb.RenewRequest) (*pb.RenewResponse, error) {
+	return s.renew(ctx, r)
 }
 
 func (s server) Report(g grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]) error {
