@@ -6,6 +6,8 @@
 
 -- One row a stream. current marks the newest stream of its node, so that
 -- lists need no ordering; older rows are removed when a new stream opens.
+-- started_ns is the start of the agent by its own clock. A waiting stream has
+-- not been let in: another life of the node's identity is live.
 create table node_session (
     tenant_id      uuid        not null,
     node_id        uuid        not null,
@@ -27,6 +29,8 @@ create table node_session (
     counters       jsonb       not null default '{}',
     current        boolean     not null default true,
     duplicate_at   timestamptz,
+    started_ns     bigint      not null default 0,
+    waiting        boolean     not null default false,
     primary key (tenant_id, node_id, session_id)
 ) with (fillfactor = 70);
 create unique index node_session_current on node_session (tenant_id, node_id) where current;

@@ -67,6 +67,12 @@ func (m *memory) SessionOpened(context.Context, tenants.Scope, fleet.SessionFact
 func (m *memory) SessionClosed(context.Context, tenants.Scope, fleet.SessionID, string) error {
 	return nil
 }
+func (m *memory) Rivals(context.Context, tenants.Scope, fleet.SessionID) (fleet.Rivals, error) {
+	return fleet.Rivals{}, nil
+}
+
+func (m *memory) SessionAdmitted(context.Context, tenants.Scope, fleet.SessionID) error { return nil }
+
 func (m *memory) Seen(tenants.Scope, fleet.SessionID, fleet.Sighting) {}
 func (m *memory) RecordCapabilities(context.Context, tenants.Scope, []inspector.Capability) error {
 	return nil

@@ -41,13 +41,6 @@ func newHub(d Deps, c Config, count *counters, log *slog.Logger) *hub {
 
 var errStopping = fault.New(fault.Unavailable, "server_stopping", "this server is stopping").Do("connect again")
 
-// rival reports whether the node's identity is live here on another machine
-// or boot.
-func (h *hub) rival(st *stream) bool {
-	old := h.get(st.scope.Tenant, st.node)
-	return old != nil && (old.machine != st.machine || old.boot != st.boot)
-}
-
 // add makes st the live stream of its node. An older one of the same node is
 // closed: its connection is dead, or its agent has moved on.
 func (h *hub) add(st *stream) error {

@@ -51,6 +51,8 @@ type Nodes interface {
 type Sessions interface {
 	SessionOpened(ctx context.Context, scope tenants.Scope, f fleet.SessionFacts) (fleet.Opened, error)
 	SessionClosed(ctx context.Context, scope tenants.Scope, id fleet.SessionID, reason string) error
+	Rivals(ctx context.Context, scope tenants.Scope, id fleet.SessionID) (fleet.Rivals, error)
+	SessionAdmitted(ctx context.Context, scope tenants.Scope, id fleet.SessionID) error
 	Seen(scope tenants.Scope, id fleet.SessionID, g fleet.Sighting)
 	RecordCapabilities(ctx context.Context, scope tenants.Scope, caps []inspector.Capability) error
 	Quarantine(ctx context.Context, scope tenants.Scope, reason, example string, n int64) error

@@ -27,7 +27,6 @@ const (
 	helloTimeout = 15 * time.Second
 	callTimeout  = 10 * time.Second // one call of a service for one frame
 	flushTimeout = 5 * time.Second  // after the agent closed its side
-	parkTimeout  = 15 * time.Second // a duplicate waits this long, seen to be alive, before it is refused
 	drainGrace   = 30 * time.Second // to leave after the stream's age is over
 	maxPending   = 32               // frames waiting to be sent, beside acknowledgements
 )
@@ -40,8 +39,6 @@ type stream struct {
 	scope   tenants.Scope
 	node    tenants.NodeID
 	session fleet.SessionID
-	machine string
-	boot    string
 	grpc    grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]
 	slots   chan struct{} // one taken a report between arrival and commit
 	notify  chan struct{} // one token: there is something to send
@@ -120,29 +117,33 @@ func (st *stream) open(ctx context.Context, c caller, f *pb.AgentFrame) error {
 	if h == nil {
 		return errProtocol("the first frame is no hello")
 	}
-	parent := ctx
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	s, facts := st.s, factsOf(h.Facts)
-	opened, err := s.deps.Sessions.SessionOpened(ctx, st.scope, fleet.SessionFacts{
+	octx, opening := context.WithTimeout(ctx, callTimeout)
+	defer opening()
+	opened, err := s.deps.Sessions.SessionOpened(octx, st.scope, fleet.SessionFacts{
 		Remote: hostOf(c.remote), MachineID: facts.MachineID, BootID: facts.BootID, AgentVersion: facts.AgentVersion,
-		Kernel: facts.Kernel, OS: facts.OS, Arch: facts.Arch, CertNotAfter: c.cert.NotAfter,
+		Kernel: facts.Kernel, OS: facts.OS, Arch: facts.Arch, StartedNS: h.StartedAtNs, CertNotAfter: c.cert.NotAfter,
 	})
 	if err != nil {
 		return retryable{err, retryAfter()}
 	}
-	st.session, st.machine, st.boot = opened.ID, facts.MachineID, facts.BootID
-	if s.hub.rival(st) {
-		return st.park(parent)
+	st.session = opened.ID
+	// Two lives count in one epoch: numbers of its own keep this one's data
+	// apart from the other's.
+	own := opened.Duplicate
+	if opened.Rival {
+		dead, err := st.park(ctx)
+		if err != nil {
+			return err
+		}
+		own = own || !dead
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	if err := s.deps.Nodes.RecordFacts(ctx, st.scope, facts); err != nil {
 		return retryable{err, retryAfter()}
 	}
-	epoch := h.Epoch
-	if opened.Duplicate {
-		epoch = 0 // two machines count in this epoch: numbers of its own keep this one's data apart
-	}
-	pos, err := s.deps.Windows.OpenStream(ctx, st.scope, epoch, h.NextSeq)
+	pos, err := st.position(ctx, h, own, opened.Changed)
 	if err != nil {
 		return retryable{err, retryAfter()}
 	}
@@ -164,23 +165,6 @@ func (st *stream) open(ctx context.Context, c caller, f *pb.AgentFrame) error {
 	st.push(&pb.ServerFrame{Kind: &pb.ServerFrame_Welcome{Welcome: welcome}})
 	st.control(opened.Off)
 	return nil
-}
-
-// park holds the stream of an identity that is live on another machine or
-// boot: while it waits it counts as a live session, so that both are shown.
-// After a crash the older one is a dead path that is soon noticed, and the
-// next attempt gets in.
-func (st *stream) park(ctx context.Context) error {
-	st.s.count.parked.Add(1)
-	wait := time.NewTimer(parkTimeout)
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-	case <-st.s.hub.stopping:
-	case <-ctx.Done():
-	}
-	return retryable{fault.New(fault.Precondition, "duplicate_identity", "the same node identity is live on another machine or boot").
-		Do("enrol one of the two machines anew: an identity directory must not be copied"), retryAfter()}
 }
 
 // serve sends until the stream ends and says why.

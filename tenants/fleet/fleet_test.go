@@ -79,6 +79,44 @@ func TestDuplicate(t *testing.T) {
 			t.Errorf("%s", d.Status)
 		}
 	})
+	t.Run("two agents on one boot", func(t *testing.T) {
+		w := newWorld(t)
+		n := w.node(w.a, "n1")
+		w.open(w.node(w.b, "n1"), facts("m1", "b1"))
+		life := func(ns int64) SessionFacts { f := facts("m1", "b1"); f.StartedNS = ns; return f }
+		one := w.open(n, life(1))
+		w.advance(time.Second)
+		w.seen(n, one.ID, 0)
+		two := w.open(n, life(2))
+		rivals := func(want Rivals) {
+			t.Helper()
+			if got, err := w.s.Rivals(context.Background(), n, two.ID); err != nil || got != want {
+				t.Errorf("rivals %+v %v, want %+v", got, err, want)
+			}
+		}
+		if one.Rival || !two.Rival || !two.Changed || two.Duplicate {
+			t.Errorf("%+v, %+v", one, two)
+		}
+		rivals(Rivals{Live: true})
+		w.advance(time.Second)
+		if d := w.get(n); d.Status != Online { // a restart over a half-open stream looks like this
+			t.Errorf("while the older one is silent: %s", d.Status)
+		}
+		w.s.Seen(n, one.ID, Sighting{})
+		rivals(Rivals{Live: true, Spoke: true}) // before it is written
+		if third := w.open(n, life(1)); third.Rival || !third.Duplicate {
+			t.Errorf("a waiting stream holds another one back, or the first life did not return: %+v", third)
+		}
+		w.seen(n, one.ID, 0)
+		if d := w.get(n); d.Status != Duplicate || len(d.Sessions) != 3 {
+			t.Errorf("%s with %+v", d.Status, d.Sessions)
+		}
+		w.s.replica = "r2"
+		rivals(Rivals{Live: true, Spoke: true, Far: true})
+		w.close(n, one.ID)
+		w.advance(tenants.NodeStaleAfter + time.Second)
+		rivals(Rivals{})
+	})
 	t.Run("two machines at once", func(t *testing.T) {
 		w := newWorld(t)
 		n := w.node(w.a, "n1")

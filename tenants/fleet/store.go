@@ -74,8 +74,8 @@ delete from node_session where tenant_id = $1 and node_id = $2 and closed_at is 
    and session_id not in (select session_id from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 6)`
 
 	sqlFormer = `
-select machine_id, boot_id, connected_at, last_seen
-  from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 8`
+select session_id, machine_id, boot_id, started_ns, last_seen, closed_at is null and not waiting
+  from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc, session_id desc limit 32`
 
 	// An open stream that has long been silent was lost with its replica.
 	sqlLoseSessions = `
@@ -86,8 +86,18 @@ update node_session set closed_at = last_seen, close_reason = 'lost'
 
 	sqlOpenSession = `
 insert into node_session (tenant_id, node_id, session_id, replica, remote, machine_id, boot_id, agent_version, kernel, os, arch,
-  cert_not_after, connected_at, last_seen, duplicate_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14)`
+  cert_not_after, connected_at, last_seen, duplicate_at, started_ns, waiting)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14, $15, $16)`
+
+	// The open streams of other lives that were let in before this one came.
+	sqlRivals = `
+select o.session_id, o.replica, o.last_seen, s.connected_at
+  from node_session s join node_session o on o.tenant_id = s.tenant_id and o.node_id = s.node_id and o.session_id <> s.session_id
+ where s.tenant_id = $1 and s.node_id = $2 and s.session_id = $3 and o.closed_at is null and not o.waiting
+   and (o.machine_id, o.boot_id, o.started_ns) <> (s.machine_id, s.boot_id, s.started_ns)
+   and o.connected_at <= s.connected_at and o.last_seen > $4`
+
+	sqlAdmitSession = `update node_session set waiting = false where tenant_id = $1 and node_id = $2 and session_id = $3`
 
 	sqlCloseSession = `
 update node_session set closed_at = $4, last_seen = greatest(last_seen, $4), close_reason = $5
@@ -105,15 +115,15 @@ update node_session s set last_seen = greatest(s.last_seen, u.at), skew_ms = coa
 from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::bigint[], $6::text[]) as u(t, n, id, at, skew, counters)
 where s.tenant_id = u.t and s.node_id = u.n and s.session_id = u.id`
 
-	// Two open streams of one node on different machines or boots of which the
-	// older one was heard of after the younger one opened: both are alive. A
-	// reboot leaves an older stream that stays silent.
+	// Two open streams of different lives of one node of which the older one was
+	// heard of after the younger one opened: both are alive. A reboot, or a new
+	// start of the agent, leaves an older stream that stays silent.
 	sqlMarkDuplicates = `
 update node_session s set duplicate_at = $3::timestamptz
 from unnest($1::uuid[], $2::uuid[]) as u(t, n)
 where s.tenant_id = u.t and s.node_id = u.n and s.closed_at is null
   and exists (select from node_session o where o.tenant_id = s.tenant_id and o.node_id = s.node_id and o.session_id <> s.session_id
-    and o.closed_at is null and (o.boot_id <> s.boot_id or o.machine_id <> s.machine_id)
+    and o.closed_at is null and (o.machine_id, o.boot_id, o.started_ns) <> (s.machine_id, s.boot_id, s.started_ns)
     and least(o.last_seen, s.last_seen) > $4::timestamptz
     and case when o.connected_at < s.connected_at then o.last_seen > s.connected_at else s.last_seen > o.connected_at end)`
 )
