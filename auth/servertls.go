@@ -191,11 +191,11 @@ func (s *ServerCert) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, err
 	return s.cert, nil
 }
 
-// NotAfter is the end of the certificate in use.
-func (s *ServerCert) NotAfter() time.Time {
+// Leaf is the certificate in use, to be read only.
+func (s *ServerCert) Leaf() *x509.Certificate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cert.Leaf.NotAfter
+	return s.cert.Leaf
 }
 
 func (s *ServerCert) reload() {

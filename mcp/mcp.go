@@ -68,7 +68,7 @@ type Handler struct {
 	tools   []Tool
 	servers *serverCache
 	stream  *sdk.StreamableHTTPHandler
-	mixed   atomic.Int64
+	mixed   atomic.Uint64
 }
 
 // New makes a Handler.
@@ -98,7 +98,7 @@ func New(cfg Config) *Handler {
 }
 
 // MixedEra counts the requests that the mixed-era tolerance changed.
-func (h *Handler) MixedEra() int64 { return h.mixed.Load() }
+func (h *Handler) MixedEra() uint64 { return h.mixed.Load() }
 
 // Evicted counts the cached servers that made room for others.
 func (h *Handler) Evicted() uint64 {

@@ -23,7 +23,6 @@ const adminTimeout = 30 * time.Second
 func withAdmin(ctx context.Context, e env, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, []string) error) error {
 	var d database
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.String("config", "", "YAML `FILE` of settings")
 	d.flags(fs)
 	if define != nil {
 		define(fs)

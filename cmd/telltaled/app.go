@@ -21,7 +21,6 @@ import (
 	"github.com/telltale-dev/telltale/api/rest"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/mcp"
-	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 	"github.com/telltale-dev/telltale/web"
@@ -96,7 +95,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 	}
 	uses := auth.NewUses(a.access, log)
 	a.handler = a.callerSide(cfg, reg, windows, uses, own, log)
-	registerOwn(own, a, windows, grpcCert)
+	registerOwn(own, a, windows, uses, grpcCert)
 
 	a.parts = []part{
 		{"database", 5 * time.Second, func(ctx context.Context) error {
@@ -194,5 +193,3 @@ func buildVersion() rest.Version {
 	}
 	return v
 }
-
-var errSchema = fault.New(fault.Unavailable, "schema_behind", "the database's schema is not the one this program needs").Do("run 'telltaled migrate'")

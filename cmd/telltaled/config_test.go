@@ -19,7 +19,6 @@ func testEnv(vars map[string]string) (env, *bytes.Buffer) {
 
 func serveFlags(cfg *config) *flag.FlagSet {
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
-	fs.String("config", "", "")
 	cfg.flags(fs)
 	return fs
 }
@@ -55,6 +54,20 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not named in: %v", want, err)
 		}
+	}
+}
+
+func TestOneFileServesAllCommands(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("database: host=x\nhttp: 127.0.0.1:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, _ := testEnv(nil)
+	var d database
+	fs := flag.NewFlagSet("token list", flag.ContinueOnError)
+	d.flags(fs)
+	if err := load(fs, e, []string{"--config", file}); err != nil || d.dsn != "host=x" {
+		t.Errorf("serve's file: %v, database %q", err, string(d.dsn))
 	}
 }
 
@@ -109,7 +122,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
-	for _, c := range allCommands() {
+	for _, c := range commands() {
 		e, out := testEnv(nil)
 		if code := realMain(context.Background(), e, append(strings.Fields(c.words), "--help")); code != exitOK {
 			t.Errorf("%s --help exits %d: %s", c.words, code, out)

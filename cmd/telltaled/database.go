@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/migrations"
 	"github.com/telltale-dev/telltale/tenants"
@@ -90,24 +92,27 @@ func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
 	return auth.Local(t, "telltaled", tenants.Admin), nil
 }
 
-func migrate(ctx context.Context, e env, args []string) error {
-	var d database
-	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
-	fs.String("config", "", "YAML `FILE` of settings")
-	d.flags(fs)
-	d.ownerFlag(fs)
-	if err := load(fs, e, args); err != nil {
+var errSchema = fault.New(fault.Unavailable, "schema_behind", "the database's schema is not the one this program needs").Do("run 'telltaled migrate'")
+
+// schemaCurrent fails unless every migration of this program is applied.
+func (a *admin) schemaCurrent(ctx context.Context) error {
+	want, err := migrations.Latest()
+	if err != nil {
 		return err
 	}
-	if d.ownerDSN() == "" {
-		return fmt.Errorf("%w: %w", errUsage, d.check())
-	}
-	if err := migrations.Apply(ctx, d.ownerDSN(), newLogger(e.stderr, "info", "text")); err != nil {
+	var have int
+	err = a.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var any bool // a database that was never migrated has no such table
+		if err := tx.QueryRow(ctx, `select to_regclass('public.schema_migration') is not null`).Scan(&any); err != nil || !any {
+			return err
+		}
+		return tx.QueryRow(ctx, `select coalesce(max(version), 0) from public.schema_migration`).Scan(&have)
+	})
+	if err != nil {
 		return err
 	}
-	version, err := migrations.Latest()
-	if err == nil {
-		fmt.Fprintf(e.stdout, "the schema is current (version %d)\n", version)
+	if have < want {
+		return errSchema
 	}
-	return err
+	return nil
 }

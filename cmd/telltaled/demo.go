@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/telltale-dev/telltale/auth"
@@ -16,10 +17,6 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 )
-
-// devTokenKinds are the operator tokens that each start of dev mints: kind k
-// holds telltale:read and telltale:k.
-var devTokenKinds = []string{"read", "payloads", "diagnose", "act", "approve", "maintain", "admin"}
 
 // readyDoc is the ready file: what a script needs to use a running dev stack.
 type readyDoc struct {
@@ -85,7 +82,8 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 	return nil
 }
 
-// devTenant makes sure a tenant is there and replaces its tokens.
+// devTenant makes sure a tenant is there and replaces its tokens: two for
+// enrolment, and for each scope an operator token that holds it and read.
 func (a *app) devTenant(ctx context.Context, slug string, oldEnrol []string) (t readyTenant, enrolIDs []string, err error) {
 	ten, err := a.directory.TenantBySlug(ctx, slug)
 	if fault.Is(err, fault.NotFound) {
@@ -96,13 +94,13 @@ func (a *app) devTenant(ctx context.Context, slug string, oldEnrol []string) (t 
 	}
 	sc := auth.Local(ten, "telltaled dev", tenants.Admin)
 	t = readyTenant{Slug: slug, MCPURL: a.site.MCP(slug), RESTURL: a.site.REST(slug), OperatorTokens: map[string]string{}}
-	for _, kind := range devTokenKinds {
+	for _, scope := range tenants.AllScopes() {
+		kind := strings.TrimPrefix(scope.String(), "telltale:")
 		name := "dev " + kind
 		if _, err := a.access.RevokeByName(ctx, sc, name); err != nil {
 			return t, nil, err
 		}
-		scopes, _ := tenants.ParseScopes([]string{"telltale:read", "telltale:" + kind})
-		if t.OperatorTokens[kind], _, err = a.access.CreateToken(ctx, sc, access.TokenSpec{Name: name, Scopes: scopes}); err != nil {
+		if t.OperatorTokens[kind], _, err = a.access.CreateToken(ctx, sc, access.TokenSpec{Name: name, Scopes: tenants.Read | scope}); err != nil {
 			return t, nil, err
 		}
 	}

@@ -136,7 +136,7 @@ func dev(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.runDev(ctx, &devRun{o: &o, dir: dir, dsn: dsn, caFile: caFile, out: out, log: log, logFile: logFile, database: pg.Done()})
+	return a.runDev(ctx, &devRun{o: &o, dir: dir, dsn: dsn, caFile: caFile, out: out, log: log, logFile: logFile, database: pg})
 }
 
 func devConfig(o *devOptions, dir, dsn string) (cfg *config, caFile string, err error) {
@@ -161,7 +161,7 @@ type devRun struct {
 	out              *progress
 	log              *slog.Logger
 	logFile          *os.File
-	database         <-chan struct{}
+	database         *localpg.Server
 }
 
 // runDev runs the server and, beside it, the two tenants and their agents.
@@ -178,8 +178,8 @@ func (a *app) runDev(ctx context.Context, d *devRun) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.database:
-			return errors.New("the database ended; its log is postgres.log beside its data")
+		case <-d.database.Done():
+			return fmt.Errorf("%w; its log is %s", d.database.Err(), filepath.Join(d.dir, "postgres", "postgres.log"))
 		}
 	}})
 	err := runParts(ctx, d.log, parts)

@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -25,16 +24,16 @@ var errUnwell = errors.New("something is wrong: see above")
 func doctor(ctx context.Context, e env, args []string) error {
 	var cfg config
 	fs := flag.NewFlagSet("doctor", flag.ContinueOnError)
-	fs.String("config", "", "YAML `FILE` of settings, the one that serve gets")
 	cfg.flags(fs)
 	if err := load(fs, e, args); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
+	log := newLogger(e.stderr, "error", "text")
 	list := []finding{settingsFinding(&cfg)}
-	list = append(list, cfg.databaseFindings(ctx)...)
-	list = append(list, certFinding("certificate for people", cfg.tlsCert, cfg.tlsKey), certFinding("certificate for agents", cfg.grpcCert, cfg.grpcKey), keyFinding(cfg.keyFile))
+	list = append(list, databaseFindings(ctx, &cfg.db, log)...)
+	list = append(list, certFinding("certificate for people", cfg.tlsCert, cfg.tlsKey, log), certFinding("certificate for agents", cfg.grpcCert, cfg.grpcKey, log), keyFinding(cfg.keyFile))
 
 	well := true
 	err := table(e.stdout, "CHECK\tSTATE", func(row func(...any)) error {
@@ -65,21 +64,18 @@ func settingsFinding(cfg *config) finding {
 	return finding{"settings", "ok", ""}
 }
 
-func (c *config) databaseFindings(ctx context.Context) []finding {
-	if c.db.check() != nil {
+func databaseFindings(ctx context.Context, d *database, log *slog.Logger) []finding {
+	if d.check() != nil {
 		return []finding{{"database", "not named", "give --database"}}
 	}
-	adm, err := c.db.open(ctx, newLogger(os.Stderr, "error", "text"))
+	adm, err := d.open(ctx, log)
 	if err != nil {
 		return []finding{{"database", "away", explain(err)}}
 	}
 	defer adm.db.Close()
-	out := []finding{{"database", "ok", ""}}
-	switch err := adm.schemaCurrent(ctx); {
-	case err != nil:
-		out = append(out, finding{"schema", "behind", explain(err)})
-	default:
-		out = append(out, finding{"schema", "ok", ""})
+	out := []finding{{"database", "ok", ""}, {"schema", "ok", ""}}
+	if err := adm.schemaCurrent(ctx); err != nil {
+		out[1] = finding{"schema", "behind", explain(err)}
 	}
 	var theirs time.Time
 	before := time.Now()
@@ -97,24 +93,17 @@ func (c *config) databaseFindings(ctx context.Context) []finding {
 	return append(out, finding{"clock", fmt.Sprintf("ok (%.1f ms from the database's, within ±%.1f ms)", skew.Seconds()*1e3, took.Seconds()*1e3), ""})
 }
 
-func certFinding(what, certFile, keyFile string) finding {
+func certFinding(what, certFile, keyFile string, log *slog.Logger) finding {
 	if certFile == "" {
 		return finding{what, "not set", ""}
 	}
-	cert, err := auth.NewServerCert(certFile, keyFile, newLogger(os.Stderr, "error", "text"))
+	served, err := auth.NewServerCert(certFile, keyFile, log)
 	if err != nil {
 		return finding{what, "unusable", err.Error()}
 	}
-	left := time.Until(cert.NotAfter())
-	names := ""
-	if b, err := os.ReadFile(certFile); err == nil {
-		if block, _ := pem.Decode(b); block != nil {
-			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
-				names = fmt.Sprint(c.DNSNames, c.IPAddresses)
-			}
-		}
-	}
-	state := fmt.Sprintf("ok, %.0f days left, for %s", left.Hours()/24, names)
+	cert := served.Leaf()
+	left := time.Until(cert.NotAfter)
+	state := fmt.Sprintf("ok, %.0f days left, for %v %v", left.Hours()/24, cert.DNSNames, cert.IPAddresses)
 	switch {
 	case left < 0:
 		return finding{what, "expired", "replace " + certFile + "; the server reads it again without a restart"}

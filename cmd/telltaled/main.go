@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -38,9 +39,7 @@ type env struct {
 	getenv         func(string) (string, bool)
 }
 
-var commands []command
-
-func allCommands() []command {
+func commands() []command {
 	return []command{
 		{"serve", "", "run the server on an existing PostgreSQL", serve},
 		{"dev", "", "run everything on this machine: database, server, two tenants, an agent", dev},
@@ -71,24 +70,24 @@ func main() {
 }
 
 func realMain(ctx context.Context, e env, args []string) int {
-	commands = allCommands()
+	all := commands()
 	if len(args) == 0 {
-		usage(e.stderr, "")
+		usage(e.stderr, all)
 		return exitUsage
 	}
-	if args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
-		usage(e.stdout, "")
+	if isHelp(args[0]) {
+		usage(e.stdout, all)
 		return exitOK
 	}
-	c, rest, ok := find(args)
+	c, rest, ok := find(all, args)
 	if !ok {
-		group := usage(io.Discard, args[0])
-		if group && (len(args) == 1 || args[1] == "--help" || args[1] == "-h" || args[1] == "help") {
-			usage(e.stdout, args[0])
+		group := slices.DeleteFunc(slices.Clone(all), func(c command) bool { return !strings.HasPrefix(c.words, args[0]+" ") })
+		if len(group) > 0 && (len(args) == 1 || isHelp(args[1])) {
+			usage(e.stdout, group)
 			return pick(len(args) == 1, exitUsage, exitOK)
 		}
 		fmt.Fprintf(e.stderr, "telltaled: no such command: %s\n\n", strings.Join(args, " "))
-		usage(e.stderr, pick(group, args[0], ""))
+		usage(e.stderr, pick(len(group) > 0, group, all))
 		return exitUsage
 	}
 	err := c.run(ctx, e, rest)
@@ -104,9 +103,11 @@ func realMain(ctx context.Context, e env, args []string) int {
 	}
 }
 
-// find matches the longest command at the head of args.
-func find(args []string) (c command, rest []string, ok bool) {
-	for _, c := range commands {
+func isHelp(word string) bool { return word == "help" || word == "-h" || word == "--help" }
+
+// find matches the command at the head of args.
+func find(all []command, args []string) (c command, rest []string, ok bool) {
+	for _, c := range all {
 		words := strings.Fields(c.words)
 		if len(args) >= len(words) && strings.Join(args[:len(words)], " ") == c.words {
 			return c, args[len(words):], true
@@ -115,17 +116,11 @@ func find(args []string) (c command, rest []string, ok bool) {
 	return command{}, nil, false
 }
 
-// usage lists the commands, or those of one group such as "token"; found says
-// whether there are any.
-func usage(w io.Writer, group string) (found bool) {
+// usage lists commands: all of them, or one group such as "token".
+func usage(w io.Writer, list []command) {
 	fmt.Fprint(w, "telltaled is the Telltale server.\n\nusage: telltaled COMMAND [flags]\n\n")
-	for _, c := range commands {
-		if group != "" && !strings.HasPrefix(c.words, group+" ") {
-			continue
-		}
-		found = true
+	for _, c := range list {
 		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace(c.words+" "+c.args), c.help)
 	}
 	fmt.Fprint(w, "\nEvery flag can also be set in the environment (--public-url is TELLTALE_PUBLIC_URL)\nor in the YAML file named by --config; a flag wins over the environment, and the\nenvironment over the file. 'telltaled COMMAND --help' lists a command's flags.\n")
-	return found
 }

@@ -1,65 +1,37 @@
 package main
 
 import (
-	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/telltale-dev/telltale/auth"
-	"github.com/telltale-dev/telltale/migrations"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
-// schemaCurrent fails unless every migration of this program is applied.
-func (a *admin) schemaCurrent(ctx context.Context) error {
-	want, err := migrations.Latest()
-	if err != nil {
-		return err
-	}
-	var have int
-	err = a.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		var any bool // a database that was never migrated has no such table
-		if err := tx.QueryRow(ctx, `select to_regclass('public.schema_migration') is not null`).Scan(&any); err != nil || !any {
-			return err
-		}
-		return tx.QueryRow(ctx, `select coalesce(max(version), 0) from public.schema_migration`).Scan(&have)
-	})
-	if err != nil {
-		return err
-	}
-	if have < want {
-		return errSchema
-	}
-	return nil
-}
-
 // registerOwn exposes the health of the parts that keep their own counts.
-func registerOwn(own prometheus.Registerer, a *app, windows *metrics.Service, grpcCert *auth.ServerCert) {
+func registerOwn(own prometheus.Registerer, a *app, windows *metrics.Service, uses *auth.Uses, grpcCert *auth.ServerCert) {
 	gauge := func(name, help string, read func() float64) {
 		own.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 	}
-	counter := func(name, help string, read func(metrics.Gauges) uint64) {
-		own.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read(windows.Gauges())) }))
-	}
-	gauge("telltale_window_partitions_ahead", "Whole hours ahead of now that have a partition for windows. Alarm below 1.", func() float64 { return float64(windows.Gauges().PartitionsAhead) })
-	gauge("telltale_window_oldest_seconds", "Age of the oldest partition of windows. Alarm above 8 hours.", func() float64 { return windows.Gauges().OldestKept.Seconds() })
-	gauge("telltale_grpc_cert_days", "Days until the certificate of the agents' listener ends.", func() float64 { return time.Until(grpcCert.NotAfter()).Hours() / 24 })
-	counter("telltale_windows_written_total", "Windows stored.", func(g metrics.Gauges) uint64 { return g.Written })
-	counter("telltale_windows_replayed_total", "Windows refused because they were stored before.", func(g metrics.Gauges) uint64 { return g.Replayed })
-	counter("telltale_windows_quarantined_total", "Windows kept out for their time or form.", func(g metrics.Gauges) uint64 { return g.Quarantined })
-	counter("telltale_windows_expired_total", "Windows accepted and older than raw windows are kept.", func(g metrics.Gauges) uint64 { return g.Expired })
-	counter("telltale_points_refused_total", "Single values refused as out of range.", func(g metrics.Gauges) uint64 { return g.RefusedPoints })
-	counter("telltale_window_batches_split_total", "Batches split because one report spoiled them.", func(g metrics.Gauges) uint64 { return g.Splits })
 	total := func(name, help string, read func() uint64) {
 		own.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(read()) }))
 	}
+	gauge("telltale_window_partitions_ahead", "Whole hours ahead of now that have a partition for windows. Alarm below 1.", func() float64 { return float64(windows.Gauges().PartitionsAhead) })
+	gauge("telltale_window_oldest_seconds", "Age of the oldest partition of windows. Alarm above 8 hours.", func() float64 { return windows.Gauges().OldestKept.Seconds() })
+	gauge("telltale_grpc_cert_days", "Days until the certificate of the agents' listener ends.", func() float64 { return time.Until(grpcCert.Leaf().NotAfter).Hours() / 24 })
+	total("telltale_windows_written_total", "Windows stored.", func() uint64 { return windows.Gauges().Written })
+	total("telltale_windows_replayed_total", "Windows refused because they were stored before.", func() uint64 { return windows.Gauges().Replayed })
+	total("telltale_windows_quarantined_total", "Windows kept out for their time or form.", func() uint64 { return windows.Gauges().Quarantined })
+	total("telltale_windows_expired_total", "Windows accepted and older than raw windows are kept.", func() uint64 { return windows.Gauges().Expired })
+	total("telltale_points_refused_total", "Single values refused as out of range.", func() uint64 { return windows.Gauges().RefusedPoints })
+	total("telltale_window_batches_split_total", "Batches split because one report spoiled them.", func() uint64 { return windows.Gauges().Splits })
 	total("telltale_sightings_dropped_total", "Signs of life of nodes that found no room to wait for their write.", a.fleet.Dropped)
+	total("telltale_auth_uses_dropped_total", "Last uses of tokens and sessions that found no room to wait for their write.", uses.Dropped)
 	total("telltale_tenant_cache_evicted_total", "Tenants that newer ones pushed out of the cache of slugs.", a.directory.SlugsEvicted)
-	total("telltale_mcp_servers_evicted_total", "Cached MCP servers that newer ones pushed out.", func() uint64 { return uint64(a.tools.Evicted()) })
-	total("telltale_mcp_mixed_era_total", "Requests of clients that mix the MCP revisions.", func() uint64 { return uint64(a.tools.MixedEra()) })
+	total("telltale_mcp_servers_evicted_total", "Cached MCP servers that newer ones pushed out.", a.tools.Evicted)
+	total("telltale_mcp_mixed_era_total", "Requests of clients that mix the MCP revisions.", a.tools.MixedEra)
 	own.MustRegister(poolStats{a.db})
 }
 

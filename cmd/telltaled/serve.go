@@ -10,7 +10,6 @@ import (
 func serve(ctx context.Context, e env, args []string) error {
 	var cfg config
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
-	fs.String("config", "", "YAML `FILE` of settings")
 	cfg.flags(fs)
 	if err := load(fs, e, args); err != nil {
 		return err

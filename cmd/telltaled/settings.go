@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -46,10 +47,11 @@ func (w *words) String() string {
 	return strings.Join(*w, ",")
 }
 
-// load fills a flag set: flag > environment > file (--config, when the set
-// has it) > default. operands names the words that must follow the flags.
+// load fills a flag set: flag > environment > file (--config, which every
+// command has) > default. operands names the words that must follow the flags.
 // Every mistake of every source is reported together.
 func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
+	config := fs.String("config", "", "YAML `FILE` of settings; those of serve may stand in it for every command")
 	fs.SetOutput(io.Discard) // mistakes are reported together, below
 	fs.Usage = func() {}
 	var bad []error
@@ -81,18 +83,19 @@ func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 			take(f.Name, v, name)
 		}
 	})
-	if f := fs.Lookup("config"); f != nil && f.Value.String() != "" {
-		path := f.Value.String()
+	if path := *config; path != "" {
 		file, err := readFile(path)
 		if err != nil {
 			bad = append(bad, err)
 		}
-		for _, k := range sortedKeys(file) {
+		for _, k := range slices.Sorted(maps.Keys(file)) {
 			switch {
-			case fs.Lookup(k) == nil || k == "config":
+			case fs.Lookup(k) != nil && k != "config":
+				if !set[k] {
+					take(k, file[k], path+": "+k)
+				}
+			case !ofServe(k):
 				bad = append(bad, fmt.Errorf("%s: there is no setting %q", path, k))
-			case !set[k]:
-				take(k, file[k], path+": "+k)
 			}
 		}
 	}
@@ -106,6 +109,15 @@ func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 		return fmt.Errorf("%w: %w", errUsage, errors.Join(bad...))
 	}
 	return fs.Parse(append([]string{"--"}, given...))
+}
+
+// ofServe reports whether serve has a setting: one file serves all commands,
+// each of which takes what concerns it.
+func ofServe(name string) bool {
+	var cfg config
+	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+	cfg.flags(fs)
+	return fs.Lookup(name) != nil
 }
 
 func envName(flagName string) string {
@@ -135,15 +147,6 @@ func readFile(path string) (map[string]string, error) {
 		out[k] = fmt.Sprint(v)
 	}
 	return out, nil
-}
-
-func sortedKeys(m map[string]string) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 func printFlags(w io.Writer, fs *flag.FlagSet, operands []string) {

@@ -136,9 +136,6 @@ func (s *Server) PID() int {
 	return s.proc.Pid
 }
 
-// Version is the server's version as its binary prints it, for example "15.7".
-func (s *Server) Version() string { return s.bin.version }
-
 // Done is closed when the server is down and will not be restarted.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
