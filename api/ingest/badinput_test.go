@@ -3,6 +3,7 @@ package ingest
 import (
 	"math"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -149,6 +150,31 @@ func TestBadLayouts(t *testing.T) {
 	c.acked(seq + 1)
 	r.wantRows(node, 1)
 	r.eventually("the refusals are counted", func() bool { return r.quarantine(r.acme, node, "bad_layout") == 6 })
+	other.fine()
+}
+
+// A node that makes too many layouts loses what uses them and nothing else: its
+// stream goes on, and the node's page says what was kept out.
+func TestTooManyLayouts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{})
+	other := r.witness()
+	c, node := r.connect(r.acme, "web-1", 0)
+	c.layout(testLayout)
+	var last *inspector.Layout
+	for i := range 300 {
+		last = inspector.NewLayout("storage", []inspector.Series{{Metric: "storage.reads", Kind: inspector.Delta, Unit: inspector.Count,
+			Labels: []inspector.Label{{Key: "device", Value: strconv.Itoa(i)}}}})
+		c.layout(last)
+	}
+	c.window(1, windowAt(testLayout, time.Now(), 1))
+	c.window(2, windowAt(last, time.Now(), 1))
+	c.window(3, windowAt(testLayout, time.Now(), 2))
+	if got := c.acked(3); !slices.Equal(got, []string{"too_many_layouts"}) {
+		t.Errorf("reasons %v", got)
+	}
+	r.eventually("both good windows are stored", func() bool { return slices.Equal(opened(r.rows(node)), []uint64{1, 2}) })
+	r.eventually("the refusals are counted", func() bool { return r.quarantine(r.acme, node, "too_many_layouts") == 300-239+1 })
 	other.fine()
 }
 

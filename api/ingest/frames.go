@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,9 @@ const (
 	maxHelloLayouts = 128  // hashes looked up at once
 	maxLayoutDefs   = 1024 // definitions a stream may send
 	maxRefused      = 128  // refused layouts remembered
-	maxAsks         = 3    // times one unknown layout is asked for
+	refusedFor      = 24 * time.Hour
+	exhaustedFor    = 10 * time.Minute // then a layout that was one too many is asked for again
+	maxAsks         = 3                // times one unknown layout is asked for
 	maxCapabilities = 512
 	maxReason       = 300 // bytes of a capability's reason
 	maxCounters     = 15  // loss counters handed on
@@ -154,8 +157,8 @@ func (st *stream) window(ctx context.Context, seq uint64, w *pb.Window) error {
 		return st.refuse(ctx, seq, "malformed", fmt.Sprintf("a layout hash of %d bytes", len(w.LayoutHash)))
 	}
 	hash := inspector.LayoutHash(w.LayoutHash)
-	if reason, bad := st.refused[hash]; bad {
-		return st.refuse(ctx, seq, reason, "a window of refused layout "+hash.String())
+	if r, bad := st.refused[hash]; bad && time.Now().Before(r.until) {
+		return st.refuse(ctx, seq, r.reason, "a window of refused layout "+hash.String())
 	}
 	checked, err := st.s.deps.Windows.Check(ctx, st.scope, metrics.Report{
 		Epoch: st.epoch, Seq: seq, Layout: hash, Start: time.Unix(0, w.StartNs), End: time.Unix(0, w.EndNs),
@@ -219,6 +222,12 @@ func (st *stream) submit(_ context.Context, checked metrics.Checked) error {
 	return nil
 }
 
+// refusal says why a layout was refused, and until when that holds.
+type refusal struct {
+	reason string
+	until  time.Time
+}
+
 // layout takes a definition in. A refused one is remembered, so that windows
 // which use it are kept out instead of asked for again.
 func (st *stream) layout(ctx context.Context, encoded []byte) error {
@@ -233,14 +242,21 @@ func (st *stream) layout(ctx context.Context, encoded []byte) error {
 		return nil
 	}
 	f := fault.Of(err)
-	if f.Kind != fault.Invalid && f.Kind != fault.Conflict {
+	again := refusedFor
+	switch f.Kind {
+	case fault.Invalid, fault.Conflict:
+	case fault.Exhausted: // of this node's own; its other layouts and windows go on
+		again = exhaustedFor
+	default:
 		return err
 	}
 	if st.refused == nil {
-		st.refused = map[inspector.LayoutHash]string{}
+		st.refused = map[inspector.LayoutHash]refusal{}
 	}
+	now := time.Now()
+	maps.DeleteFunc(st.refused, func(_ inspector.LayoutHash, r refusal) bool { return !now.Before(r.until) })
 	if len(st.refused) < maxRefused {
-		st.refused[hash] = f.Reason
+		st.refused[hash] = refusal{f.Reason, now.Add(again)}
 	}
 	st.s.tally.add(st.scope, st.node, f.Reason, f.Msg)
 	return nil

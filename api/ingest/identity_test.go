@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -392,5 +393,37 @@ func TestAdmissionIsBounded(t *testing.T) {
 	}
 	if r.srv.Stats().AdmitDenied == 0 {
 		t.Error("nothing was counted")
+	}
+}
+
+// Peers without a certificate, or with one that is not good, use up nothing
+// that nodes are due.
+func TestStrangersStarveNobody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{StreamsPerSec: 4})
+	id, node := r.enrol(r.acme, "web-1")
+	_, foreign := r.enrol(r.globex, "web-2")
+	forged := r.dial(forge(t, r.globex.ID, foreign, nil, time.Now().Add(time.Hour)))
+	none := r.dial(nil)
+	reasons := map[string]int{}
+	for range 40 {
+		for _, conn := range []*grpc.ClientConn{none, forged} {
+			stream, err := pb.NewAgentClient(conn).Report(t.Context())
+			must(t, err)
+			_, err = stream.Recv()
+			reasons[faultOf(err).GetReason()]++
+		}
+	}
+	if reasons["no_certificate"] != 40 || reasons["foreign_certificate"] < strangersPerSec || reasons["foreign_certificate"]+reasons["too_many_strangers"] != 40 {
+		t.Errorf("answers %v", reasons)
+	}
+	for i := range 4 {
+		c := r.hello(id, facts("web-1"), 1, 0, 1)
+		if w := c.recv().GetWelcome(); w == nil {
+			t.Fatalf("connection %d of the node is refused", i)
+		}
+	}
+	if r.srv.hub.get(r.acme.ID, node) == nil {
+		t.Error("the node is not connected")
 	}
 }

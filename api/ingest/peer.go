@@ -62,6 +62,10 @@ func (s *Server) identify(ctx context.Context) (context.Context, error) {
 	}
 	if err != nil {
 		s.count.authFailed.Add(1)
+		if fault.Of(err).Kind == fault.Unauthorized && !s.admit.strangers.Allow() {
+			s.count.admitDenied.Add(1)
+			return nil, errBusy("strangers")
+		}
 		s.log.Info("certificate refused", "remote", c.remote, "serial", c.cert.SerialNumber, "error", err)
 		return nil, err
 	}

@@ -50,9 +50,9 @@ type stream struct {
 	expected  uint64
 	rewinding bool // a Rewind is out; what comes before its start is ignored
 	skew      skew
-	asked     map[inspector.LayoutHash]int    // how often an unknown layout was asked for
-	refused   map[inspector.LayoutHash]string // layouts that were refused, with the reason
-	layouts   int                             // definitions received
+	asked     map[inspector.LayoutHash]int     // how often an unknown layout was asked for
+	refused   map[inspector.LayoutHash]refusal // layouts that were refused
+	layouts   int                              // definitions received
 
 	mu       sync.Mutex
 	acked    uint64

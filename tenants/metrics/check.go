@@ -114,7 +114,7 @@ func (s *Service) Check(ctx context.Context, scope tenants.Scope, r Report, skew
 		return c.keepOut(ReasonMalformed, r, now), nil
 	}
 	c.refused = int32(refused + barred)
-	total, alive := s.nodes.use(c.nodeKey, sh, c.ts, s.heads)
+	total, alive := s.nodes.use(c.nodeKey, sh, c.ts, time.Duration(c.durMS)*time.Millisecond, s.heads)
 	if total > tenants.MaxSeriesPerNode {
 		return c.keepOut(ReasonSeries, r, now), nil
 	}

@@ -242,3 +242,27 @@ func TestSeriesLimit(t *testing.T) {
 		t.Errorf("a layout that replaces another counts once: %s", r)
 	}
 }
+
+// TestSeriesOfShortWindows: layouts that follow each other every second, as
+// interfaces come and go, replace each other like those of longer windows.
+func TestSeriesOfShortWindows(t *testing.T) {
+	w := newWorld(t)
+	for _, dur := range []time.Duration{time.Second, tenants.WindowLength} {
+		for _, tn := range []tenants.TenantID{w.a, w.b} {
+			node := w.node(tn, dur.String())
+			for i := range 8 {
+				var ss []inspector.Series
+				for j := range 600 {
+					ss = append(ss, series("network.x", inspector.Delta, inspector.Count, "i", fmt.Sprint(i, " ", j)))
+				}
+				l := inspector.NewLayout("network", ss)
+				w.layout(node, l)
+				r := report(1, uint64(i+1), l, w.now().Add(time.Duration(i-8)*dur), make([]inspector.Value, len(ss)))
+				r.Start = r.End.Add(-dur)
+				if got := w.check(node, r).Quarantine(); got != "" {
+					t.Errorf("windows of %v, number %d: %s", dur, i, got)
+				}
+			}
+		}
+	}
+}

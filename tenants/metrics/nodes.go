@@ -39,17 +39,19 @@ type use struct {
 const (
 	maxLayouts    = 240 // new layouts of one node in an hour
 	maxNodeStates = 100_000
-	sameTick      = tenants.WindowLength / 2 // windows of one tick end within this
-	headLife      = time.Minute              // silence of a component after which its headlines are unknown
+	headLife      = time.Minute // silence of a component after which its headlines are unknown
 )
 
 func newNodeStates() *nodeStates { return &nodeStates{m: map[nodeKey]*nodeState{}} }
 
-// use notes that the node uses a layout in a window ending at end. total is
+// use notes that the node uses a layout in a window of length dur that ends at
+// end. total is
 // the number of series over all its layouts in use: per component those of the
 // newest tick. alive has a bit for each headline position that is not known to
 // be silent.
-func (n *nodeStates) use(k nodeKey, sh *shape, end time.Time, heads headlines) (total int, alive uint16) {
+func (n *nodeStates) use(k nodeKey, sh *shape, end time.Time, dur time.Duration, heads headlines) (total int, alive uint16) {
+	// Windows of one tick end within half of their length.
+	sameTick := min(dur, tenants.WindowLength) / 2
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	st := n.state(k)
