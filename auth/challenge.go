@@ -2,8 +2,6 @@ package auth
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -12,21 +10,6 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
-
-// ReferenceHeader carries the reference id that a caller can quote. Every 401
-// and 403 has it, and it leads to the log line of the refusal.
-const ReferenceHeader = "Telltale-Reference"
-
-// Reference returns the reference id of a response, and gives it one if it has
-// none yet.
-func Reference(w http.ResponseWriter) string {
-	ref := w.Header().Get(ReferenceHeader)
-	if ref == "" {
-		ref = strings.ToLower(rand.Text()[:20])
-		w.Header().Set(ReferenceHeader, ref)
-	}
-	return ref
-}
 
 // Issuers lists the URLs of the identity providers whose tokens a tenant
 // accepts.
@@ -65,7 +48,7 @@ func (c *Challenger) Refuse(w http.ResponseWriter, r *http.Request, slug string,
 			level = slog.LevelDebug // the client went away, nobody is wrong
 		}
 		c.log.Log(r.Context(), level, "credential not verified", "reference", ref, "tenant", known(slug), "err", err)
-		Problem(w, err)
+		writeFault(w, err)
 		return
 	}
 	c.log.Info("credential refused", "reference", ref, "tenant", known(slug), "class", f.Class, "from", c.site.ClientAddr(r))
@@ -128,47 +111,3 @@ func challenge(w http.ResponseWriter, params []string) {
 
 // param writes one auth-param. The values are ours and hold no quote.
 func param(name, value string) string { return name + `="` + value + `"` }
-
-// document is a problem document (RFC 9457) in the shape of the REST API.
-type document struct {
-	Type      string   `json:"type"`
-	Title     string   `json:"title"`
-	Status    int      `json:"status"`
-	Detail    string   `json:"detail"`
-	Kind      string   `json:"kind"`
-	Reason    string   `json:"reason,omitempty"`
-	Field     string   `json:"field,omitempty"`
-	Next      []string `json:"next"`
-	Reference string   `json:"reference_id,omitempty"`
-}
-
-var statuses = map[fault.Kind]int{
-	fault.Internal: http.StatusInternalServerError, fault.Invalid: http.StatusBadRequest, fault.Denied: http.StatusForbidden,
-	fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict, fault.Exhausted: http.StatusTooManyRequests,
-	fault.Unavailable: http.StatusServiceUnavailable, fault.Deadline: http.StatusGatewayTimeout,
-	fault.Precondition: http.StatusPreconditionFailed, fault.Unauthorized: http.StatusUnauthorized,
-}
-
-// Problem answers a fault as this package's own endpoints do. Nothing of a
-// cause is shown; a failure of the server carries a reference id.
-func Problem(w http.ResponseWriter, err error) {
-	f := fault.Of(err)
-	status := statuses[f.Kind]
-	if status >= 500 || status == http.StatusUnauthorized || status == http.StatusForbidden {
-		Reference(w)
-	}
-	problem(w, status, f)
-}
-
-func problem(w http.ResponseWriter, status int, f *fault.Error) {
-	d := document{
-		Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: f.Msg, Kind: f.Kind.String(),
-		Reason: f.Reason, Field: f.Field, Next: []string{}, Reference: w.Header().Get(ReferenceHeader),
-	}
-	if f.Next != "" {
-		d.Next = append(d.Next, f.Next)
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(d) // the client is gone if this fails
-}

@@ -59,7 +59,6 @@ func (f *Fence) Origins(next http.Handler) http.Handler {
 		}
 		if len(origins) > 1 || !f.site.originAllowed(origins[0]) {
 			f.badOrigins.Add(1)
-			Reference(w)
 			problem(w, http.StatusForbidden, fault.New(fault.Denied, "foreign_origin", "this web origin may not call this server").
 				Do("add the origin to the allowed origins"))
 			return

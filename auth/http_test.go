@@ -68,8 +68,8 @@ func TestChallenges(t *testing.T) {
 			if w.Code == 200 {
 				continue
 			}
-			var doc document
-			if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || doc.Status != w.Code || doc.Detail == "" || doc.Reference != w.Header().Get(ReferenceHeader) || doc.Next == nil {
+			var doc Problem
+			if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || doc.Status != w.Code || doc.Detail == "" || doc.ReferenceID != w.Header().Get(ReferenceHeader) || doc.Next == nil {
 				t.Errorf("%s: body %s", c.what, w.Body)
 			}
 			if strings.Contains(w.Body.String(), "tt_") || strings.Contains(w.Header().Get("WWW-Authenticate"), "tt_") {

@@ -62,12 +62,12 @@ func (m *Metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t, err := m.tenants.TenantBySlug(r.Context(), slug)
 	if err != nil {
-		Problem(w, err)
+		writeFault(w, err)
 		return
 	}
 	servers, err := issuersOf(r.Context(), m.tenants, m.issuers, slug)
 	if err != nil {
-		Problem(w, err)
+		writeFault(w, err)
 		return
 	}
 	doc := resource{Resource: m.site.MCP(slug), Servers: servers, Scopes: []string{}, Methods: []string{"header"}, Name: "Telltale: " + t.Name}

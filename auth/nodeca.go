@@ -74,7 +74,6 @@ type NodeCA struct {
 type caSet struct {
 	records []tenants.CARecord
 	certs   []*x509.Certificate
-	read    time.Time
 }
 
 // NewNodeCA makes a NodeCA.
@@ -94,10 +93,6 @@ func NewNodeCA(cas CAStore, nodes NodeStore, sealer *Sealer, log *slog.Logger, c
 
 // Stats returns the counters of the caches of authorities and of nodes.
 func (n *NodeCA) Stats() (authorities, nodes CacheStats) { return n.sets.stats(), n.idents.stats() }
-
-// Forget drops what is remembered of a node, so that a revocation made by this
-// process bites at once.
-func (n *NodeCA) Forget(t tenants.TenantID, node tenants.NodeID) { n.idents.drop(nodeKey(t, node)) }
 
 // Issued is a fresh client certificate.
 type Issued struct {
@@ -187,20 +182,6 @@ func (n *NodeCA) Issue(ctx context.Context, t tenants.TenantID, node tenants.Nod
 	return out, nil
 }
 
-// RotateCA makes a new authority for a tenant. The former ones go on verifying
-// what they signed until their own end, so no node notices.
-func (n *NodeCA) RotateCA(ctx context.Context, t tenants.TenantID) error {
-	set, err := n.load(ctx, t, time.Nanosecond)
-	if err != nil {
-		return err
-	}
-	after := ""
-	if k := len(set.records); k > 0 {
-		after = set.records[k-1].ID
-	}
-	return n.makeCA(ctx, t, after, time.Now())
-}
-
 // signer is the tenant's newest authority and its key, made now if there is
 // none or its time runs out.
 func (n *NodeCA) signer(ctx context.Context, t tenants.TenantID, now time.Time) (caSet, *x509.Certificate, crypto.Signer, error) {
@@ -279,7 +260,7 @@ func (n *NodeCA) makeCA(ctx context.Context, t tenants.TenantID, after string, n
 // to live).
 func (n *NodeCA) load(ctx context.Context, t tenants.TenantID, maxAge time.Duration) (caSet, error) {
 	set, _, err := n.sets.load(ctx, t.String(), maxAge, func(ctx context.Context) (caSet, bool, error) {
-		set := caSet{read: time.Now()}
+		var set caSet
 		var err error
 		if set.records, err = n.cas.LoadCAs(ctx, t); err != nil {
 			return set, false, err

@@ -272,12 +272,12 @@ func TestNodeRevocation(t *testing.T) {
 		time.Sleep(tenants.RevocationDelay)
 		wantReason(t, ca, kept, time.Now(), fault.Denied, "tenant_suspended")
 		set(m, m.nodes, other, func(n *tenants.NodeIdentity) { n.Suspended = false })
-		ca.Forget(acme.ID, other)
+		ca.idents.drop(nodeKey(acme.ID, other))
 		if err := verify(kept); err != nil {
 			t.Error(err)
 		}
 		m.setDown(true)
-		ca.Forget(acme.ID, other)
+		ca.idents.drop(nodeKey(acme.ID, other))
 		if err := verify(kept); !fault.Is(err, fault.Unavailable) { // an outage is no refusal
 			t.Error(err)
 		}

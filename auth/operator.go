@@ -70,10 +70,6 @@ func (o *OperatorTokens) Verify(ctx context.Context, t tenants.Tenant, bearer st
 	return o.admit(t, tok, from)
 }
 
-// Forget drops what is remembered of a token, so that a revocation made by
-// this process bites at once.
-func (o *OperatorTokens) Forget(id string) { o.cache.drop(id) }
-
 // Stats returns the counters of the token cache.
 func (o *OperatorTokens) Stats() CacheStats { return o.cache.stats() }
 

@@ -53,7 +53,7 @@ func (s *Sessions) Handler(c *Challenger) http.Handler {
 			return
 		}
 		if f := fault.Of(err); f != nil && f.Kind == fault.Invalid {
-			Problem(w, err)
+			writeFault(w, err)
 		} else if err != nil {
 			c.Refuse(w, r, slug, s.verifier.count(err))
 		}

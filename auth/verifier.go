@@ -67,10 +67,6 @@ func (v *Verifier) check(ctx context.Context, slug, bearer string, from netip.Ad
 	if err != nil {
 		t = tenants.Tenant{}
 	}
-	return v.verify(ctx, t, bearer, from)
-}
-
-func (v *Verifier) verify(ctx context.Context, t tenants.Tenant, bearer string, from netip.Addr) (tenants.Scope, error) {
 	if bearer == "" {
 		return tenants.Scope{}, failed(NoToken)
 	}

@@ -10,20 +10,6 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// kindStatus is the one place where a kind of fault becomes an HTTP status.
-var kindStatus = map[fault.Kind]int{
-	fault.Internal:     http.StatusInternalServerError,
-	fault.Invalid:      http.StatusBadRequest,
-	fault.Denied:       http.StatusForbidden,
-	fault.NotFound:     http.StatusNotFound,
-	fault.Conflict:     http.StatusConflict,
-	fault.Exhausted:    http.StatusTooManyRequests,
-	fault.Unavailable:  http.StatusServiceUnavailable,
-	fault.Deadline:     http.StatusGatewayTimeout,
-	fault.Precondition: http.StatusPreconditionFailed,
-	fault.Unauthorized: http.StatusUnauthorized,
-}
-
 // reasonStatus holds the refusals of HTTP itself, which have a more exact
 // status than their kind.
 var reasonStatus = map[string]int{
@@ -36,61 +22,27 @@ var reasonStatus = map[string]int{
 	"route_unknown":      http.StatusNotFound,
 }
 
-// Problem is an RFC 9457 problem document. Field, Detail and Next may be
-// absent; everything shown is safe for any caller.
-type Problem struct {
-	Type        string   `json:"type"`
-	Title       string   `json:"title"`
-	Status      int      `json:"status"`
-	Detail      string   `json:"detail,omitempty"`
-	Kind        string   `json:"kind"`
-	Reason      string   `json:"reason"`
-	Field       string   `json:"field,omitempty"`
-	Next        []string `json:"next"`
-	ReferenceID string   `json:"reference_id"`
-}
-
 func statusOf(f *fault.Error) int {
 	if s, ok := reasonStatus[f.Reason]; ok {
 		return s
 	}
-	if s, ok := kindStatus[f.Kind]; ok {
-		return s
-	}
-	return http.StatusInternalServerError
-}
-
-// titleOf is the status in words, as RFC 9457 wants it for about:blank.
-func titleOf(status int) string {
-	if status == statusClientClosed {
-		return "Client Closed Request"
-	}
-	return http.StatusText(status)
+	return auth.Status(f.Kind)
 }
 
 // statusClientClosed is what the log says when a caller did not wait.
 const statusClientClosed = 499
 
-// problemOf turns any error into what a caller may read of it.
-func problemOf(err error, reference string) Problem {
+// problemOf turns any error into what a caller may read of it. Text of a fault
+// may repeat what a caller or a node wrote, so it is made safe to show.
+func problemOf(err error, reference string) auth.Problem {
 	f := fault.Of(err)
-	reason := f.Reason
-	if reason == "" {
-		reason = "unspecified"
+	p := auth.ProblemOf(f, statusOf(f), reference)
+	if p.Status == statusClientClosed {
+		p.Title = "Client Closed Request" // not in the registry of statuses
 	}
-	p := Problem{
-		Type:        "about:blank",
-		Title:       titleOf(statusOf(f)),
-		Status:      statusOf(f),
-		Detail:      inspector.CleanText(f.Msg),
-		Kind:        f.Kind.String(),
-		Reason:      reason,
-		Field:       inspector.CleanText(f.Field),
-		Next:        []string{},
-		ReferenceID: reference,
-	}
-	if f.Next != "" {
-		p.Next = append(p.Next, inspector.CleanText(f.Next))
+	p.Detail, p.Field = inspector.CleanText(p.Detail), inspector.CleanText(p.Field)
+	for i := range p.Next {
+		p.Next[i] = inspector.CleanText(p.Next[i])
 	}
 	return p
 }

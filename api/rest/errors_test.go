@@ -30,17 +30,13 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 
 func TestEveryKindHasAStatus(t *testing.T) {
 	for _, k := range fault.Kinds() {
-		status, ok := kindStatus[k]
-		if !ok || status < 400 || http.StatusText(status) == "" {
+		if status := statusOf(&fault.Error{Kind: k}); status < 400 || http.StatusText(status) == "" {
 			t.Errorf("%s has the status %d", k, status)
 		}
 	}
-	if len(kindStatus) != len(fault.Kinds()) {
-		t.Errorf("%d statuses for %d kinds", len(kindStatus), len(fault.Kinds()))
-	}
 	for reason, status := range reasonStatus {
-		if status < 400 || titleOf(status) == "" {
-			t.Errorf("the reason %s has the status %d", reason, status)
+		if p := problemOf(&fault.Error{Reason: reason}, ""); p.Status != status || status < 400 || p.Title == "" {
+			t.Errorf("the reason %s has the status %d and the title %q", reason, p.Status, p.Title)
 		}
 	}
 }

@@ -107,11 +107,10 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	s.write(w, r, status, a)
 }
 
+// openapi is the API's description (OpenAPI 3.1, YAML).
+//
 //go:embed openapi.yaml
 var openapi []byte
-
-// OpenAPI returns the API's description (OpenAPI 3.1, YAML).
-func OpenAPI() []byte { return openapi }
 
 func (s *Server) document(w http.ResponseWriter, r *http.Request) {
 	if err := parseParams(r.URL.RawQuery).done(); err != nil {

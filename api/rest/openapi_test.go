@@ -23,7 +23,7 @@ import (
 
 func document(t testing.TB) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
+	doc, err := openapi3.NewLoader().LoadFromData(openapi)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestDocumentNamesEveryRoute(t *testing.T) {
 func TestDocumentNamesEveryField(t *testing.T) {
 	doc := document(t)
 	for name, v := range map[string]any{
-		"Problem": Problem{}, "NodeRef": tenants.NodeRef{}, "Truncated": tenants.Truncated{}, "Window": tenants.Window{},
+		"Problem": auth.Problem{}, "NodeRef": tenants.NodeRef{}, "Truncated": tenants.Truncated{}, "Window": tenants.Window{},
 		"Coverage": tenants.Coverage{}, "NotCovered": tenants.NotCovered{}, "Node": fleet.Node{}, "NodePage": fleet.Page{},
 		"NodeDetail": fleet.NodeDetail{}, "HeadlineValue": fleet.HeadlineValue{}, "Capability": fleet.Capability{},
 		"Capabilities": fleet.NodeCapabilities{}, "ModuleOff": fleet.ModuleOff{}, "ModulesRequest": modulesRequest{}, "Modules": modulesAnswer{},
@@ -345,7 +345,7 @@ func TestDocumentNamesEveryParameter(t *testing.T) {
 func TestDocumentIsServedToEveryone(t *testing.T) {
 	s := New(Config{Log: quiet()})
 	r := doOn(s, "GET", "/api/v1/openapi.yaml", "", "")
-	if r.StatusCode != 200 || string(r.body) != string(OpenAPI()) || r.Header.Get("Content-Type") != "application/yaml" {
+	if r.StatusCode != 200 || string(r.body) != string(openapi) || r.Header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("%d %v", r.StatusCode, r.Header)
 	}
 	r = doOn(s, "GET", "/api/v1/openapi.yaml", "", "", header{"If-None-Match", `"x", W/` + r.Header.Get("ETag")})

@@ -199,9 +199,9 @@ type reply struct {
 	body []byte
 }
 
-func (r reply) problem(t testing.TB) Problem {
+func (r reply) problem(t testing.TB) auth.Problem {
 	t.Helper()
-	var p Problem
+	var p auth.Problem
 	if err := json.Unmarshal(r.body, &p); err != nil || r.Header.Get("Content-Type") != "application/problem+json" {
 		t.Fatalf("no problem document but %s: %q (%v)", r.Header.Get("Content-Type"), r.body, err)
 	}
