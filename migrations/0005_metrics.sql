@@ -4,7 +4,8 @@
 -- Size:  layout some KiB a distinct set of series, node_head 300 bytes a node,
 --        win about 10 bytes a sample, kept six hours in hourly partitions.
 
--- A set of series, content-addressed. layout_id is the head of the hash.
+-- A set of series, content-addressed. layout_id is the head of the hash. used_at
+-- is written at most every few hours; what nobody has used for a day is removed.
 create table layout (
     tenant_id  uuid        not null,
     layout_id  bigint      not null,
@@ -13,10 +14,12 @@ create table layout (
     series     int         not null,
     encoded    bytea       not null,
     created_at timestamptz not null,
+    used_at    timestamptz not null,
     primary key (tenant_id, layout_id),
     unique (tenant_id, hash)
 );
-select telltale_protect('layout', app => 'select', ingest => 'select, insert', jobs => 'select, delete');
+create index layout_by_use on layout (used_at);
+select telltale_protect('layout', app => 'select', ingest => 'select, insert, update', jobs => 'select, update, delete');
 
 -- Where a node's reports stand, and its latest headline values. Half of each
 -- page stays free: every write of a window updates this row in place. head_set

@@ -3,8 +3,10 @@ package metrics
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"regexp"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,7 +24,10 @@ type shape struct {
 	kinds     []inspector.Kind
 	barred    []bool    // series that contradict the registry; nil: none
 	heads     []headRef // headline series
+	used      time.Time // when a use was last written down; layouts' own
 }
+
+func (sh *shape) bytes() int { return 256 + len(sh.kinds) + len(sh.barred) + 16*len(sh.heads) }
 
 type headRef struct{ series, pos int }
 
@@ -33,6 +38,7 @@ type table struct {
 	series    []inspector.Series
 	barred    []bool
 	unknown   []bool // series whose metric this server does not know; nil: none
+	bytes     int    // in memory, roughly
 }
 
 type shapeKey struct {
@@ -45,40 +51,71 @@ type tableKey struct {
 	id     int64
 }
 
-// Both caches are bounded; what is evicted is read again from the database.
+// Both caches are bounded by what they hold in memory, roughly; what is evicted
+// is read again from the database.
 const (
-	maxShapes      = 50_000
-	maxTableSeries = 200_000
+	maxShapeBytes = 64 << 20
+	maxTableBytes = 128 << 20
+)
+
+// A layout that nobody uses is removed from the database after layoutLife,
+// which is longer than its last window lives. This process writes down a use at
+// most every useEvery. A shape whose use it has not written down for shapeLife
+// may be gone from the database and is read again.
+const (
+	layoutLife = 24 * time.Hour
+	useEvery   = 3 * time.Hour
+	shapeLife  = 12 * time.Hour
 )
 
 type layouts struct {
-	mu     sync.Mutex
-	shapes map[shapeKey]*shape
-	tables map[tableKey]*table
-	series int // of all tables
+	mu         sync.Mutex
+	shapes     map[shapeKey]*shape
+	tables     map[tableKey]*table
+	shapeBytes int
+	tableBytes int
+	due        map[shapeKey]*shape // used, and not written down for useEvery
 }
 
 func newLayouts() *layouts {
-	return &layouts{shapes: map[shapeKey]*shape{}, tables: map[tableKey]*table{}}
+	return &layouts{shapes: map[shapeKey]*shape{}, tables: map[tableKey]*table{}, due: map[shapeKey]*shape{}}
 }
 
-func (l *layouts) shape(k shapeKey) (*shape, bool) {
+// shape finds what is known of a layout in use now.
+func (l *layouts) shape(k shapeKey, now time.Time) (*shape, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sh, ok := l.shapes[k]
-	return sh, ok
+	if !ok || now.Sub(sh.used) > shapeLife {
+		return nil, false
+	}
+	if now.Sub(sh.used) > useEvery {
+		l.due[k] = sh
+	}
+	return sh, true
 }
 
-func (l *layouts) putShape(k shapeKey, sh *shape) {
+func (l *layouts) putShape(k shapeKey, sh *shape, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for old := range l.shapes {
-		if len(l.shapes) < maxShapes {
+	if old, ok := l.shapes[k]; ok {
+		l.drop(k, old)
+	}
+	for old, o := range l.shapes {
+		if l.shapeBytes+sh.bytes() <= maxShapeBytes {
 			break
 		}
-		delete(l.shapes, old)
+		l.drop(old, o)
 	}
+	sh.used = now
 	l.shapes[k] = sh
+	l.shapeBytes += sh.bytes()
+}
+
+func (l *layouts) drop(k shapeKey, sh *shape) {
+	l.shapeBytes -= sh.bytes()
+	delete(l.shapes, k)
+	delete(l.due, k)
 }
 
 func (l *layouts) table(k tableKey) (*table, bool) {
@@ -95,17 +132,17 @@ func (l *layouts) putTable(k tableKey, t *table) {
 		return
 	}
 	for old, o := range l.tables {
-		if l.series+len(t.series) <= maxTableSeries {
+		if l.tableBytes+t.bytes <= maxTableBytes {
 			break
 		}
-		l.series -= len(o.series)
+		l.tableBytes -= o.bytes
 		delete(l.tables, old)
 	}
 	l.tables[k] = t
-	l.series += len(t.series)
+	l.tableBytes += t.bytes
 }
 
-var componentName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+var componentName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
 
 func layoutID(h inspector.LayoutHash) int64 {
 	return int64(binary.BigEndian.Uint64(h[:8]) >> 1)
@@ -142,9 +179,13 @@ func (s *Service) shapeOf(l *inspector.Layout) *shape {
 
 func (s *Service) tableOf(l *inspector.Layout) *table {
 	t := &table{component: l.Component, series: l.Series, kinds: make([]inspector.Kind, len(l.Series)),
-		barred: make([]bool, len(l.Series)), unknown: make([]bool, len(l.Series))}
+		barred: make([]bool, len(l.Series)), unknown: make([]bool, len(l.Series)), bytes: 256}
 	for i, se := range l.Series {
 		t.kinds[i] = se.Kind
+		t.bytes += 64 + 3 + len(se.Metric) + len(se.Unit)
+		for _, lb := range se.Labels {
+			t.bytes += 32 + len(lb.Key) + len(lb.Value)
+		}
 		t.barred[i], t.unknown[i] = s.judge(l.Component, se)
 	}
 	return t
@@ -153,33 +194,38 @@ func (s *Service) tableOf(l *inspector.Layout) *table {
 // PutLayout stores a layout in its canonical encoding for the tenant. A layout
 // that does not pass inspector's Check is Invalid with reason "bad_layout".
 // Storing it again changes nothing. A node that makes more than maxLayouts new
-// ones in an hour is Exhausted with reason "too_many_layouts".
+// ones in an hour, or more than maxLayoutBytes of them, is Exhausted with reason
+// "too_many_layouts".
 func (s *Service) PutLayout(ctx context.Context, scope tenants.Scope, encoded []byte) (inspector.LayoutHash, error) {
 	node, err := nodeOf(scope)
 	if err != nil {
 		return inspector.LayoutHash{}, err
+	}
+	if len(encoded) > maxLayout {
+		return inspector.LayoutHash{}, badLayout(fmt.Sprintf("it has %d bytes, at most %d are taken", len(encoded), maxLayout))
 	}
 	l, err := inspector.DecodeLayout(encoded)
 	if err == nil {
 		err = l.Check()
 	}
 	if err == nil && !componentName.MatchString(l.Component) {
-		return inspector.LayoutHash{}, badLayout("the component's name is not 1 to 64 of a-z, 0-9 and _")
+		return inspector.LayoutHash{}, badLayout("the component's name is not 1 to 32 of a-z, 0-9 and _")
 	}
 	if err != nil {
 		return inspector.LayoutHash{}, badLayout(inspector.CleanText(err.Error()))
 	}
 	key := shapeKey{scope.Tenant, l.Hash}
-	if _, ok := s.layouts.shape(key); ok {
+	now := s.now()
+	if _, ok := s.layouts.shape(key, now); ok {
 		return l.Hash, nil
 	}
-	if !s.nodes.mayAdd(node, s.now()) {
-		return inspector.LayoutHash{}, fault.Newf(fault.Exhausted, "too_many_layouts", "a node may add %d layouts in an hour", maxLayouts).
+	if !s.nodes.mayAdd(node, len(encoded), now) {
+		return inspector.LayoutHash{}, fault.Newf(fault.Exhausted, "too_many_layouts", "a node may add %d layouts of %d MiB together in an hour", maxLayouts, maxLayoutBytes>>20).
 			Do("keep the set of series stable; fold what changes into an \"other\" series")
 	}
 	var stored []byte
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlPutLayout, uid(scope.Tenant), layoutID(l.Hash), l.Hash[:], l.Component, len(l.Series), encoded, s.now())
+		_, err := tx.Exec(ctx, sqlPutLayout, uid(scope.Tenant), layoutID(l.Hash), l.Hash[:], l.Component, len(l.Series), encoded, now, now.Add(-useEvery))
 		if err != nil {
 			return err
 		}
@@ -191,7 +237,7 @@ func (s *Service) PutLayout(ctx context.Context, scope tenants.Scope, encoded []
 	if string(stored) != string(l.Hash[:]) {
 		return inspector.LayoutHash{}, fault.New(fault.Conflict, "layout_collision", "another layout has the same id")
 	}
-	s.layouts.putShape(key, s.shapeOf(l))
+	s.layouts.putShape(key, s.shapeOf(l), now)
 	return l.Hash, nil
 }
 
@@ -219,14 +265,23 @@ func (s *Service) UnknownLayouts(ctx context.Context, scope tenants.Scope, hashe
 
 // findShape answers from memory or, once for each layout, from the database.
 func (s *Service) findShape(ctx context.Context, k shapeKey) (*shape, bool, error) {
-	if sh, ok := s.layouts.shape(k); ok {
+	now := s.now()
+	if sh, ok := s.layouts.shape(k, now); ok {
 		return sh, true, nil
 	}
 	var encoded []byte
 	err := s.db.InTenants(ctx, []tenants.TenantID{k.tenant}, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, sqlLayoutByHash, uid(k.tenant), k.hash[:]).Scan(&encoded)
+		var used time.Time
+		err := tx.QueryRow(ctx, sqlLayoutByHash, uid(k.tenant), k.hash[:]).Scan(&encoded, &used)
 		if err == pgx.ErrNoRows {
 			return nil
+		}
+		if err != nil || now.Sub(used) < useEvery {
+			return err
+		}
+		ct, err := tx.Exec(ctx, sqlUseLayout, uid(k.tenant), layoutID(k.hash), now)
+		if ct.RowsAffected() == 0 { // removed at this moment
+			encoded = nil
 		}
 		return err
 	})
@@ -241,6 +296,6 @@ func (s *Service) findShape(ctx context.Context, k shapeKey) (*shape, bool, erro
 		return nil, false, fault.New(fault.Internal, "internal", "a stored layout cannot be read").Because(err)
 	}
 	sh := s.shapeOf(l)
-	s.layouts.putShape(k, sh)
+	s.layouts.putShape(k, sh, now)
 	return sh, true, nil
 }

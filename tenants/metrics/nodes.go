@@ -27,6 +27,7 @@ type nodeState struct {
 
 	layoutsSince time.Time // start of the hour in which layouts are counted
 	layouts      int       // new layouts since then
+	layoutBytes  int       // of those
 }
 
 type use struct {
@@ -37,9 +38,11 @@ type use struct {
 }
 
 const (
-	maxLayouts    = 240 // new layouts of one node in an hour
-	maxNodeStates = 100_000
-	headLife      = time.Minute // silence of a component after which its headlines are unknown
+	maxLayout      = 256 << 10 // bytes of one encoded layout
+	maxLayouts     = 240       // new layouts of one node in an hour
+	maxLayoutBytes = 16 << 20  // of those together
+	maxNodeStates  = 100_000
+	headLife       = time.Minute // silence of a component after which its headlines are unknown
 )
 
 func newNodeStates() *nodeStates { return &nodeStates{m: map[nodeKey]*nodeState{}} }
@@ -115,13 +118,16 @@ func (n *nodeStates) state(k nodeKey) *nodeState {
 
 // mayAdd counts a new layout of a node; false when it makes them too fast to
 // be kept.
-func (n *nodeStates) mayAdd(k nodeKey, now time.Time) bool {
+func (n *nodeStates) mayAdd(k nodeKey, size int, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	st := n.state(k)
 	if now.Sub(st.layoutsSince) >= time.Hour {
-		st.layoutsSince, st.layouts = now, 0
+		st.layoutsSince, st.layouts, st.layoutBytes = now, 0, 0
 	}
-	st.layouts++
-	return st.layouts <= maxLayouts
+	if st.layouts >= maxLayouts || st.layoutBytes+size > maxLayoutBytes {
+		return false
+	}
+	st.layouts, st.layoutBytes = st.layouts+1, st.layoutBytes+size
+	return true
 }

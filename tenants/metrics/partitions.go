@@ -206,6 +206,12 @@ func (s *Service) maintain(ctx context.Context) error {
 	if err := s.DropOldPartitions(ctx); err != nil {
 		return err
 	}
+	if err := s.useLayouts(ctx); err != nil {
+		return err
+	}
+	if err := s.dropLayouts(ctx); err != nil {
+		return err
+	}
 	s.counts.mu.Lock()
 	defer s.counts.mu.Unlock()
 	s.counts.maintained = s.now()

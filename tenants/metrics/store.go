@@ -4,12 +4,23 @@ package metrics
 // holds below. A test prepares each one against the migrated schema.
 const (
 	sqlPutLayout = `
-insert into layout (tenant_id, layout_id, hash, component, series, encoded, created_at)
-values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing`
+insert into layout (tenant_id, layout_id, hash, component, series, encoded, created_at, used_at)
+values ($1, $2, $3, $4, $5, $6, $7, $7)
+on conflict (tenant_id, layout_id) do update set used_at = excluded.used_at where layout.used_at < $8`
 
 	sqlLayoutHash = `select hash from layout where tenant_id = $1 and layout_id = $2`
 
-	sqlLayoutByHash = `select encoded from layout where tenant_id = $1 and hash = $2`
+	sqlLayoutByHash = `select encoded, used_at from layout where tenant_id = $1 and hash = $2`
+
+	sqlUseLayout = `update layout set used_at = greatest(used_at, $3) where tenant_id = $1 and layout_id = $2`
+
+	sqlUseLayouts = `
+update layout l set used_at = greatest(l.used_at, $3)
+  from unnest($1::uuid[], $2::bigint[]) u(t, id) where l.tenant_id = u.t and l.layout_id = u.id`
+
+	sqlDropLayouts = `
+delete from layout where (tenant_id, layout_id) in (
+    select tenant_id, layout_id from layout where used_at < $1 order by used_at limit $2 for update skip locked)`
 
 	// An agent may bring the epoch forward, after the database was restored
 	// from a backup, but not so far that the next ones are out of range.

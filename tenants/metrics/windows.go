@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,9 @@ const (
 	edge        = time.Minute // how far a caller's clock may be off at the ends of retention
 	maxWindows  = 400_000     // windows one question may read
 	chunkRows   = 10_000      // windows held in memory at once
+
+	layoutsAtOnce = 64        // layouts of one statement
+	maxLayoutRead = 256 << 20 // bytes of layouts one question may read
 )
 
 // bounds fills in and checks the span of a question.
@@ -73,6 +77,8 @@ type reading struct {
 	targets    []target // by id
 	from, to   time.Time
 	components []string
+
+	layoutBytes int // of layouts read so far
 }
 
 // admit refuses a question that would read too much.
@@ -153,18 +159,24 @@ func (r *reading) tables(ctx context.Context, rows []window) (map[int64]*table, 
 		ID      int64
 		Encoded []byte
 	}
-	list, err := tenantdb.Query(ctx, r.s.db, r.scope.Tenant, sqlLayouts, []any{uid(r.scope.Tenant), ask}, pgx.RowToStructByPos[stored])
-	if err != nil {
-		return nil, err
-	}
-	for _, st := range list {
-		l, err := inspector.DecodeLayout(st.Encoded)
+	for chunk := range slices.Chunk(ask, layoutsAtOnce) {
+		list, err := tenantdb.Query(ctx, r.s.db, r.scope.Tenant, sqlLayouts, []any{uid(r.scope.Tenant), chunk}, pgx.RowToStructByPos[stored])
 		if err != nil {
-			return nil, fault.New(fault.Internal, "internal", "a stored layout cannot be read").Because(err)
+			return nil, err
 		}
-		t := r.s.tableOf(l)
-		out[st.ID] = t
-		r.s.layouts.putTable(tableKey{r.scope.Tenant, st.ID}, t)
+		for _, st := range list {
+			l, err := inspector.DecodeLayout(st.Encoded)
+			if err != nil {
+				return nil, fault.New(fault.Internal, "internal", "a stored layout cannot be read").Because(err)
+			}
+			t := r.s.tableOf(l)
+			out[st.ID] = t
+			r.s.layouts.putTable(tableKey{r.scope.Tenant, st.ID}, t)
+			if r.layoutBytes += len(st.Encoded); r.layoutBytes > maxLayoutRead {
+				return nil, fault.New(fault.Exhausted, "too_much_data", "the windows of this span have too many different sets of series to be read at once").
+					Do("narrow from and to, name one node, or filter by node labels")
+			}
+		}
 	}
 	return out, nil
 }
