@@ -41,6 +41,7 @@ type Collector struct {
 	last   *reading
 	lastAt time.Time
 	layout *inspector.Layout
+	chosen *choices
 }
 
 // New loads what can be loaded and takes the first reading. It never fails
@@ -55,7 +56,7 @@ func New(cfg Config, log *slog.Logger) (*Collector, error) {
 	var words inspector.Registry
 	network.Register(&words)
 	component, _ := words.Component(network.Name)
-	c := &Collector{proc: procFiles{root: cfg.Proc}, off: map[string]string{}, signals: component.Signals, log: log}
+	c := &Collector{proc: procFiles{root: cfg.Proc}, off: map[string]string{}, signals: component.Signals, log: log, chosen: newChoices()}
 	for _, s := range cfg.Disable {
 		if !slices.Contains(c.signals, s) {
 			return nil, fmt.Errorf("network has no signal %q; it has %v", s, c.signals)
@@ -63,8 +64,8 @@ func New(cfg Config, log *slog.Logger) (*Collector, error) {
 		c.off[s] = "switched off by the node's configuration"
 	}
 	c.kernel = openKernel(cfg, c.off, log)
-	c.lastAt = time.Now()
 	first, err := c.read()
+	c.lastAt = time.Now()
 	if err != nil {
 		// What is missing stays unknown in the first window.
 		log.Warn("first reading is not whole", "component", network.Name, "error", err)
@@ -106,15 +107,18 @@ func (c *Collector) read() (*reading, error) {
 	return r, err
 }
 
-// Collect closes the window that began at the last call, or at New. A source
+// Collect closes the window that began at the last call, or at New; its end is
+// now and the time that the reading took. A source
 // that fails leaves its values unknown; the error is returned beside the
 // window that could still be made.
 func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Window, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("collect network: %w", err)
 	}
+	began := time.Now()
 	r, err := c.read()
-	rows := increase(c.last, r, c.running())
+	now = now.Add(time.Since(began)) // the reading may have had to wait
+	rows := increase(c.last, r, c.running(), c.chosen, now)
 	w := &inspector.Window{Start: c.lastAt, End: now, Samples: rows.samples, Lost: r.lost - min(r.lost, c.last.lost), Truncated: rows.truncated + r.truncated - min(r.truncated, c.last.truncated)}
 	w.Layout, w.Values = rows.close(c.layout)
 	c.layout, c.last, c.lastAt = w.Layout, r, now

@@ -2,8 +2,10 @@ package probe
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/inspector"
 )
 
 // Slots of the counters map; they mirror enum counter in bpf/network.bpf.c.
@@ -32,11 +34,12 @@ const (
 type reading struct {
 	counters    map[string]uint64 // by metric name
 	established *float64
-	srtt        []uint64             // buckets
-	drops       map[dropRow]uint64   // nil: not known
-	interfaces  map[ifaceKey]traffic // nil: not known
-	lost        uint64               // cumulative
-	truncated   uint64               // cumulative
+	srtt        []uint64           // buckets
+	drops       map[dropRow]uint64 // nil: not known
+	interfaces  map[ifaceKey]iface // nil: not known
+	unnamed     traffic            // of interfaces that found no room in the map
+	lost        uint64             // cumulative
+	truncated   uint64             // cumulative
 }
 
 // dropRow is one series of network.drops.
@@ -45,11 +48,34 @@ type dropRow struct {
 	benign           bool
 }
 
-// ifaceKey tells interfaces apart even when a name is used again.
+func (d dropRow) id() string { return fmt.Sprintf("%s\x00%s\x00%t", d.reason, d.location, d.benign) }
+
+// ifaceKey tells interfaces apart: by index, which outlives a renaming, or by
+// name where the source tells no index.
 type ifaceKey struct {
 	index uint32
 	name  string
 }
+
+// iface is one interface's traffic.
+type iface struct {
+	name string
+	traffic
+	gone bool // it is in the namespace no more
+}
+
+// ifaceName is the label of an interface; one that is really called like the
+// row of the rest is quoted.
+func ifaceName(raw string) string {
+	name, _ := inspector.CleanLabel(raw)
+	if name == "" || name == otherRow {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+// otherRow is the label of what has no series of its own.
+const otherRow = "other"
 
 type traffic struct{ rxPackets, rxBytes, txPackets, txBytes uint64 }
 
@@ -99,7 +125,6 @@ func (k *kernel) readCounters(r *reading) error {
 	if k.set.Running("sock_end") {
 		r.srtt = sums[srttBuckets:]
 	}
-	k.dropped = sums[dropsOverflow]
-	r.truncated += sums[netnsOverflow]
+	k.dropped, k.unseen = sums[dropsOverflow], sums[netnsOverflow]
 	return nil
 }

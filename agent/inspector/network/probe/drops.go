@@ -51,6 +51,14 @@ func (r reasons) name(v uint32) string {
 	return fmt.Sprintf("0x%x", v)
 }
 
+// expected are the rows that are there before their first drop, so that none
+// reads as 0 and not as absent; the kernel's other hundred reasons appear with
+// their first.
+var expected = []dropRow{
+	{reason: "NETFILTER_DROP"}, {reason: "NO_SOCKET"}, {reason: "NO_SOCKET", benign: true},
+	{reason: "SOCKET_BACKLOG"}, {reason: "SOCKET_RCVBUFF"}, {reason: "TCP_CSUM"}, {reason: "UDP_CSUM"},
+}
+
 func (k *kernel) readDrops(r *reading) error {
 	type entry struct {
 		key networkDropKey
@@ -74,8 +82,13 @@ func (k *kernel) readDrops(r *reading) error {
 	k.symbols.resolve(unknown)
 	r.drops = map[dropRow]uint64{}
 	if k.dropped > 0 {
-		r.drops[dropRow{reason: "other"}] = k.dropped
-		r.truncated += k.dropped
+		r.drops[dropRow{reason: otherRow}] = k.dropped
+	} else {
+		for _, row := range expected {
+			if k.reasons.value(row.reason) != ^uint32(0) {
+				r.drops[row] = 0
+			}
+		}
 	}
 	for _, e := range entries {
 		row := dropRow{reason: k.reasons.name(e.key.Reason), benign: e.key.Benign != 0}

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
-	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
 )
 
@@ -42,14 +42,26 @@ type kernel struct {
 	reasons reasons
 	symbols symbols
 	mibs    mibs
-	dropped uint64 // drops whose reason found no room
-	named   bool   // interfaces are in this process's own namespace
+	missed  map[string]uint64 // runs the kernel skipped, by program
+	lost    uint64            // all of them
+	dropped uint64            // drops whose reason found no room
+	unseen  uint64            // looks at namespaces that found no room
+	unnamed traffic           // of interfaces that found no room
+
+	// list names the interfaces of the namespace that is counted, by index;
+	// nil where it cannot be looked into.
+	list func() (map[uint32]string, error)
+	here map[uint32]string  // as last listed
+	past map[uint32]traffic // as last read
 }
 
 // openKernel loads the programs that the wanted signals need. It never
 // fails; the set knows what does not run.
 func openKernel(cfg Config, off map[string]string, log *slog.Logger) *kernel {
-	k := &kernel{log: log, named: cfg.Netns == 0, symbols: symbols{path: cfg.Proc + "/kallsyms"}}
+	k := &kernel{log: log, missed: map[string]uint64{}, symbols: symbols{path: cfg.Proc + "/kallsyms"}}
+	if cfg.Netns == 0 {
+		k.list = ownInterfaces
+	}
 	disable := unneeded(off)
 	spec, err := loadNetwork()
 	if err == nil {
@@ -96,6 +108,10 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, cfg Config) error {
 		return fmt.Errorf("the kernel offers no BTF: %w", err)
 	}
 	k.reasons = readReasons(kspec)
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count the possible CPUs: %w", err)
+	}
 	values := map[string]any{
 		"only_netns":           cfg.Netns,
 		"own_netns":            own,
@@ -104,7 +120,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, cfg Config) error {
 		"reason_queue_purge":   k.reasons.value("QUEUE_PURGE"),
 		"has_rx_sk":            params(kspec, "btf_trace_kfree_skb") > 4,
 		"has_retransmit_err":   params(kspec, "btf_trace_tcp_retransmit_skb") > 3,
-		"possible_cpus":        uint32(ebpf.MustPossibleCPU()),
+		"possible_cpus":        uint32(cpus),
 	}
 	constants, err := enumConstants(cfg.Sys+"/kernel/btf/vmlinux", "LINUX_MIB_LISTENOVERFLOWS", "LINUX_MIB_LISTENDROPS", "TCP_MIB_CURRESTAB")
 	if err != nil {
@@ -138,50 +154,93 @@ func (k *kernel) read(r *reading) error {
 	}
 	costs, err := k.set.Costs()
 	for _, c := range costs {
-		r.lost += c.Missed
+		k.lost += c.Missed - min(c.Missed, k.missed[c.Program])
+		k.missed[c.Program] = c.Missed
 	}
+	r.lost = k.lost
+	r.truncated = k.dropped + k.unseen + k.mibs.cut + k.unnamed.rxPackets + k.unnamed.txPackets
 	return errors.Join(append(errs, err)...)
 }
 
-// readTraffic adds up both interface maps. Names come from the namespace
-// where it is ours, so that a renamed interface shows its present name.
-func (k *kernel) readTraffic(r *reading) error {
-	names := map[uint32]string{}
-	if k.named {
-		list, err := net.Interfaces()
-		if err != nil {
-			k.log.Debug("interfaces cannot be listed", "error", err)
-		}
-		for _, i := range list {
-			names[uint32(i.Index)], _ = inspector.CleanLabel(i.Name)
-		}
+// ownInterfaces lists this process's own network namespace.
+func ownInterfaces() (map[uint32]string, error) {
+	list, err := net.Interfaces()
+	if err != nil {
+		return nil, err
 	}
-	interfaces := map[ifaceKey]traffic{}
+	names := map[uint32]string{}
+	for _, i := range list {
+		names[uint32(i.Index)] = ifaceName(i.Name)
+	}
+	return names, nil
+}
+
+// readTraffic adds up both interface maps. Names come from the namespace, so
+// that a renamed interface shows its present one; an interface that is there
+// and has no entry has moved nothing, and one that is gone gives its entry
+// back once that has been read.
+func (k *kernel) readTraffic(r *reading) error {
+	rest := k.set.Map("traffic_rest")
+	entries := map[uint32]iface{}
+	inRest := uint32(0)
 	visit := func(index uint32, per []networkTraffic) {
-		key := ifaceKey{index: index, name: names[index]}
-		var sum traffic
-		for i := range per {
-			t := &per[i]
-			sum = sum.add(traffic{t.RxPackets, t.RxBytes, t.TxPackets, t.TxBytes})
-			if key.name == "" {
-				key.name = cString(t.Name[:])
+		var i iface
+		for at := range per {
+			t := &per[at]
+			i.traffic = i.add(traffic{t.RxPackets, t.RxBytes, t.TxPackets, t.TxBytes})
+			if i.name == "" {
+				i.name = cString(t.Name[:])
 			}
 		}
-		if index == 0 {
-			key.name = "other"
-			r.truncated += sum.rxPackets + sum.txPackets
-		}
-		if sum != (traffic{}) {
-			interfaces[key] = sum
-		}
+		entries[index] = i
 	}
 	if err := bpfload.Each(k.set.Map("traffic_quick"), visit); err != nil {
 		return fmt.Errorf("interfaces: %w", err)
 	}
-	if err := bpfload.Each(k.set.Map("traffic_rest"), visit); err != nil {
+	quick := len(entries)
+	if err := bpfload.Each(rest, visit); err != nil {
 		return fmt.Errorf("interfaces: %w", err)
 	}
-	r.interfaces = interfaces
+	inRest = uint32(len(entries) - quick)
+	k.unnamed, r.unnamed = entries[0].traffic, entries[0].traffic
+	delete(entries, 0)
+	// After the walk: what is made in between has moved nothing that was read.
+	if k.list != nil {
+		if here, err := k.list(); err != nil {
+			k.log.Debug("interfaces cannot be listed", "error", err)
+		} else {
+			k.here = here
+		}
+	}
+	r.interfaces = map[ifaceKey]iface{}
+	for index, i := range entries {
+		name, here := k.here[index]
+		switch {
+		case here:
+			i.name = name
+		case i.traffic == traffic{}:
+			continue
+		case k.here != nil:
+			i.gone = true
+			if int(index) >= quick && k.past[index] == i.traffic {
+				_ = rest.Delete(index) // only frees room
+				delete(entries, index)
+				continue
+			}
+		}
+		i.name = cmp.Or(i.name, fmt.Sprintf("if%d", index))
+		r.interfaces[ifaceKey{index: index}] = i
+	}
+	for index, name := range k.here {
+		// An entry that found no room is in the unnamed one.
+		if _, has := entries[index]; !has && inRest < rest.MaxEntries() {
+			r.interfaces[ifaceKey{index: index}] = iface{name: name}
+		}
+	}
+	k.past = map[uint32]traffic{}
+	for index, i := range entries {
+		k.past[index] = i.traffic
+	}
 	return nil
 }
 
@@ -193,6 +252,8 @@ func cString(b []int8) string {
 		}
 		out = append(out, byte(c))
 	}
-	clean, _ := inspector.CleanLabel(string(out))
-	return clean
+	if len(out) == 0 {
+		return ""
+	}
+	return ifaceName(string(out))
 }

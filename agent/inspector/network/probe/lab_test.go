@@ -103,11 +103,11 @@ func (n *netns) dev() map[string]traffic {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	keys := map[ifaceKey]traffic{}
+	keys := map[ifaceKey]iface{}
 	parseDev(b, keys)
 	out := map[string]traffic{}
 	for k, v := range keys {
-		out[k.name] = v
+		out[k.name] = v.traffic
 	}
 	return out
 }

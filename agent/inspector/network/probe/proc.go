@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
 )
 
@@ -88,7 +87,7 @@ func (p procFiles) read(wanted map[string]bool, r *reading) error {
 		if err != nil {
 			return fmt.Errorf("read interface counters: %w", err)
 		}
-		r.interfaces = map[ifaceKey]traffic{}
+		r.interfaces = map[ifaceKey]iface{}
 		parseDev(b, r.interfaces)
 	}
 	return nil
@@ -147,7 +146,7 @@ func parseSNMP6(b []byte, out map[string]uint64) {
 
 // parseDev reads net/dev; a line that does not have its sixteen numbers is
 // left out.
-func parseDev(b []byte, out map[ifaceKey]traffic) {
+func parseDev(b []byte, out map[ifaceKey]iface) {
 	in := bufio.NewScanner(bytes.NewReader(b))
 	for in.Scan() {
 		// A name may hold colons of its own (old aliases), numbers do not.
@@ -166,8 +165,8 @@ func parseDev(b []byte, out map[ifaceKey]traffic) {
 			*to, ok = v, ok && err == nil
 		}
 		if ok {
-			name, _ := inspector.CleanLabel(strings.TrimSpace(in.Text()[:at]))
-			out[ifaceKey{name: name}] = t
+			name := ifaceName(strings.TrimSpace(in.Text()[:at]))
+			out[ifaceKey{name: name}] = iface{name: name, traffic: t}
 		}
 	}
 }

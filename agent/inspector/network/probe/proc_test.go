@@ -3,6 +3,7 @@ package probe
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -37,11 +38,11 @@ func TestReadSavedProc(t *testing.T) {
 	if got := r.drops[dropRow{reason: "NO_SOCKET"}]; got != 12+30 {
 		t.Errorf("NO_SOCKET from UDP and UDP over IPv6: %d, want 42", got)
 	}
-	wantIf := map[ifaceKey]traffic{
-		{name: "lo"}:     {rxBytes: 100, rxPackets: 2, txBytes: 100, txPackets: 2},
-		{name: "eth0:1"}: {rxBytes: 18446744073709551615, rxPackets: 3, txBytes: 7, txPackets: 4},
+	wantIf := map[ifaceKey]iface{
+		{name: "lo"}:     {name: "lo", traffic: traffic{rxBytes: 100, rxPackets: 2, txBytes: 100, txPackets: 2}},
+		{name: "eth0:1"}: {name: "eth0:1", traffic: traffic{rxBytes: 18446744073709551615, rxPackets: 3, txBytes: 7, txPackets: 4}},
 	}
-	if d := cmp.Diff(wantIf, r.interfaces, cmp.AllowUnexported(ifaceKey{}, traffic{})); d != "" {
+	if d := cmp.Diff(wantIf, r.interfaces, cmp.AllowUnexported(ifaceKey{}, iface{}, traffic{})); d != "" {
 		t.Errorf("interfaces (-want +got):\n%s", d)
 	}
 }
@@ -52,7 +53,7 @@ func TestMissingProcIsUnknownNotZero(t *testing.T) {
 	if err == nil {
 		t.Error("no error for a /proc that is not there")
 	}
-	o := increase(r, r, map[string]bool{network.Opens: true, network.Drops: true, network.Interfaces: true})
+	o := increase(r, r, map[string]bool{network.Opens: true, network.Drops: true, network.Interfaces: true}, newChoices(), time.Now())
 	for i, v := range o.values {
 		if v.OK {
 			t.Errorf("%s is known: %+v", o.series[i], v)
@@ -71,7 +72,7 @@ func FuzzParsePairs(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		parsePairs(b, map[string]uint64{})
 		parseSNMP6(b, map[string]uint64{})
-		parseDev(b, map[ifaceKey]traffic{})
+		parseDev(b, map[ifaceKey]iface{})
 	})
 }
 

@@ -2,9 +2,9 @@ package probe
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
@@ -13,6 +13,13 @@ import (
 // maxRows is how many interfaces, and how many reasons, have series of their
 // own; the others are folded into "other".
 const maxRows = 32
+
+// choices keep what has series of its own from one window to the next.
+type choices struct{ drops, interfaces inspector.Roster }
+
+func newChoices() *choices {
+	return &choices{drops: inspector.Roster{Max: maxRows}, interfaces: inspector.Roster{Max: maxRows}}
+}
 
 // rows gathers one window's series and values.
 type rows struct {
@@ -52,7 +59,7 @@ var flat = []struct {
 // increase turns two readings into a window's rows. Every metric of the
 // component is there; one whose signal is off, or whose counter is missing
 // or started again, is unknown.
-func increase(from, to *reading, on map[string]bool) *rows {
+func increase(from, to *reading, on map[string]bool, chosen *choices, now time.Time) *rows {
 	o := &rows{}
 	for _, f := range flat {
 		v := inspector.Value{}
@@ -63,8 +70,8 @@ func increase(from, to *reading, on map[string]bool) *rows {
 	}
 	o.established(to, on[network.Established])
 	o.srtt(from, to, on[network.SocketEnds])
-	o.drops(from, to, on[network.Drops])
-	o.interfaces(from, to, on[network.Interfaces])
+	o.drops(from, to, on[network.Drops], &chosen.drops, now)
+	o.interfaces(from, to, on[network.Interfaces], &chosen.interfaces, now)
 	return o
 }
 
@@ -104,84 +111,134 @@ func (o *rows) srtt(from, to *reading, on bool) {
 	o.values = append(o.values, v)
 }
 
-func (o *rows) drops(from, to *reading, on bool) {
+func (o *rows) drops(from, to *reading, on bool, choice *inspector.Roster, now time.Time) {
 	if !on || from.drops == nil || to.drops == nil {
 		o.delta("network.packets_dropped", inspector.Count, inspector.Value{})
 		return
 	}
-	order := slices.SortedFunc(maps.Keys(to.drops), func(a, b dropRow) int {
-		return cmp.Or(cmp.Compare(to.drops[b], to.drops[a]), cmp.Compare(a.reason, b.reason), cmp.Compare(a.location, b.location))
-	})
 	var harmful uint64
-	own := map[dropRow]uint64{}
-	for i, row := range order {
-		n := to.drops[row] - min(from.drops[row], to.drops[row])
+	present := make([]inspector.Candidate, 0, len(to.drops))
+	rest := map[bool]uint64{} // by benign
+	byID := map[string]dropRow{}
+	for row, n := range to.drops {
+		d := n - min(from.drops[row], n)
 		if !row.benign {
-			harmful += n
+			harmful += d
 		}
-		if i >= maxRows {
-			row = dropRow{reason: "other", benign: row.benign}
-			o.truncated++
+		if row.reason == otherRow {
+			rest[row.benign] += d
+			continue
 		}
-		own[row] += n
+		byID[row.id()] = row
+		present = append(present, inspector.Candidate{Name: row.id(), Weight: n})
 	}
-	o.delta("network.packets_dropped", inspector.Count, inspector.Value{OK: true, Delta: harmful})
-	for row, n := range own {
+	names, other := choice.Choose(now, present, len(rest) > 0)
+	add := func(row dropRow, n uint64) {
 		labels := []inspector.Label{{Key: "benign", Value: strconv.FormatBool(row.benign)}, label("reason", row.reason)}
 		if row.location != "" {
 			labels = append(labels, label("location", row.location))
 		}
 		o.delta("network.drops", inspector.Count, inspector.Value{OK: true, Delta: n}, labels...)
 	}
+	for _, id := range names {
+		row, ok := byID[id]
+		if !ok {
+			continue // the map of drops never forgets: not possible
+		}
+		add(row, to.drops[row]-min(from.drops[row], to.drops[row]))
+		delete(byID, id)
+	}
+	for _, row := range byID {
+		rest[row.benign] += to.drops[row] - min(from.drops[row], to.drops[row])
+		o.truncated++
+	}
+	if other {
+		add(dropRow{reason: otherRow}, rest[false])
+		add(dropRow{reason: otherRow, benign: true}, rest[true])
+	}
+	o.delta("network.packets_dropped", inspector.Count, inspector.Value{OK: true, Delta: harmful})
 	o.samples -= harmful // counted once, by reason
 }
 
-func (o *rows) interfaces(from, to *reading, on bool) {
+// line is what one series, or the row of the rest, shows of a window.
+type line struct {
+	traffic
+	unknown, gone bool
+	weight        uint64
+}
+
+func (l *line) plus(d line) {
+	l.traffic = l.add(d.traffic)
+	l.unknown = l.unknown || d.unknown
+	l.gone = l.gone && d.gone
+	l.weight += d.weight
+}
+
+func (o *rows) interfaces(from, to *reading, on bool, choice *inspector.Roster, now time.Time) {
 	if !on || from.interfaces == nil || to.interfaces == nil {
 		o.delta("network.rx_bytes", inspector.Bytes, inspector.Value{})
 		o.delta("network.tx_bytes", inspector.Bytes, inspector.Value{})
 		return
 	}
-	order := slices.SortedFunc(maps.Keys(to.interfaces), func(a, b ifaceKey) int {
-		return cmp.Or(cmp.Compare(to.interfaces[b].bytes(), to.interfaces[a].bytes()), cmp.Compare(a.name, b.name), cmp.Compare(a.index, b.index))
-	})
-	var total traffic
-	own := map[string]traffic{}
-	unknown := map[string]bool{}
-	for i, key := range order {
-		d, ok := to.interfaces[key].since(from.interfaces[key])
-		if _, before := from.interfaces[key]; !before && key.index == 0 && key.name != "other" {
-			// /proc: an interface that moved here brings its past along.
-			ok = false
+	total, ok := to.unnamed.since(from.unnamed)
+	rest := &line{traffic: total, unknown: !ok}
+	lines := map[string]*line{}
+	for key, i := range to.interfaces {
+		old, before := from.interfaces[key]
+		d, ok := i.since(old.traffic)
+		if !before && key.index == 0 {
+			ok = false // /proc: an interface that moved here brings its past along
 		}
-		if ok && key.name != "lo" {
-			total = total.add(d)
-		}
-		name := key.name
-		if i >= maxRows {
-			name = "other"
-			o.truncated++
+		if i.gone && d == (traffic{}) {
+			continue
 		}
 		if !ok {
-			unknown[name] = true
+			d = traffic{}
 		}
-		own[name] = own[name].add(d)
+		if i.name != "lo" {
+			total = total.add(d)
+		}
+		if lines[i.name] == nil {
+			lines[i.name] = &line{gone: true}
+		}
+		lines[i.name].plus(line{traffic: d, unknown: !ok, gone: i.gone, weight: i.bytes()})
 	}
 	o.delta("network.rx_bytes", inspector.Bytes, inspector.Value{OK: true, Delta: total.rxBytes})
 	o.delta("network.tx_bytes", inspector.Bytes, inspector.Value{OK: true, Delta: total.txBytes})
-	for name, d := range own {
-		v := func(n uint64) inspector.Value {
-			if unknown[name] {
-				return inspector.Value{}
-			}
-			return inspector.Value{OK: true, Delta: n}
-		}
-		lb := label("interface", name)
-		o.delta("network.if_rx_bytes", inspector.Bytes, v(d.rxBytes), lb)
-		o.delta("network.if_tx_bytes", inspector.Bytes, v(d.txBytes), lb)
-		o.delta("network.if_rx_packets", inspector.Count, v(d.rxPackets), lb)
-		o.delta("network.if_tx_packets", inspector.Count, v(d.txPackets), lb)
+	var present []inspector.Candidate
+	for name, l := range lines {
+		present = append(present, inspector.Candidate{Name: name, Weight: l.weight, Fleeting: l.gone})
 	}
+	names, other := choice.Choose(now, present, to.unnamed != traffic{})
+	for _, name := range names {
+		l := lines[name]
+		if l == nil {
+			l = &line{unknown: true} // gone, and the layout may not change yet
+		}
+		o.line(name, l)
+		delete(lines, name)
+	}
+	for _, l := range lines {
+		rest.plus(*l)
+		o.truncated++
+	}
+	if other {
+		o.line(otherRow, rest)
+	}
+}
+
+func (o *rows) line(name string, l *line) {
+	v := func(n uint64) inspector.Value {
+		if l.unknown {
+			return inspector.Value{}
+		}
+		return inspector.Value{OK: true, Delta: n}
+	}
+	lb := label("interface", name)
+	o.delta("network.if_rx_bytes", inspector.Bytes, v(l.rxBytes), lb)
+	o.delta("network.if_tx_bytes", inspector.Bytes, v(l.txBytes), lb)
+	o.delta("network.if_rx_packets", inspector.Count, v(l.rxPackets), lb)
+	o.delta("network.if_tx_packets", inspector.Count, v(l.txPackets), lb)
 }
 
 func label(key, value string) inspector.Label {

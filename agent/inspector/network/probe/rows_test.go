@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -30,14 +31,14 @@ func valuesOf(o *rows) map[string]inspector.Value {
 }
 
 func TestManyRowsFoldIntoOther(t *testing.T) {
-	from := &reading{drops: map[dropRow]uint64{}, interfaces: map[ifaceKey]traffic{}}
-	to := &reading{drops: map[dropRow]uint64{}, interfaces: map[ifaceKey]traffic{}}
+	from := &reading{drops: map[dropRow]uint64{}, interfaces: map[ifaceKey]iface{}}
+	to := &reading{drops: map[dropRow]uint64{}, interfaces: map[ifaceKey]iface{}}
 	const many = 1000
 	for i := range many {
 		to.drops[dropRow{reason: fmt.Sprintf("R%d", i)}] = uint64(many - i)
-		to.interfaces[ifaceKey{index: uint32(i + 1), name: fmt.Sprintf("v%d", i)}] = traffic{rxBytes: uint64(many - i), rxPackets: 1}
+		to.interfaces[ifaceKey{index: uint32(i + 1)}] = iface{name: fmt.Sprintf("v%d", i), traffic: traffic{rxBytes: uint64(many - i), rxPackets: 1}}
 	}
-	o := increase(from, to, everything())
+	o := increase(from, to, everything(), newChoices(), time.Now())
 	layout, _ := o.close(nil)
 	if err := layout.Check(); err != nil {
 		t.Fatal(err)
@@ -65,23 +66,24 @@ func TestManyRowsFoldIntoOther(t *testing.T) {
 }
 
 func TestLayoutStaysWhileSeriesDo(t *testing.T) {
-	r := &reading{counters: map[string]uint64{}, interfaces: map[ifaceKey]traffic{{1, "lo"}: {rxBytes: 1}}, drops: map[dropRow]uint64{}}
-	first, _ := increase(r, r, everything()).close(nil)
-	second, _ := increase(r, r, everything()).close(first)
+	r := &reading{counters: map[string]uint64{}, interfaces: map[ifaceKey]iface{{index: 1}: {name: "lo", traffic: traffic{rxBytes: 1}}}, drops: map[dropRow]uint64{}}
+	chosen, now := newChoices(), time.Now()
+	first, _ := increase(r, r, everything(), chosen, now).close(nil)
+	second, _ := increase(r, r, everything(), chosen, now).close(first)
 	if first != second {
 		t.Error("the same series made another layout")
 	}
-	r.interfaces[ifaceKey{2, "eth0"}] = traffic{rxBytes: 1}
-	third, _ := increase(r, r, everything()).close(second)
+	r.interfaces[ifaceKey{index: 2}] = iface{name: "eth0"}
+	third, _ := increase(r, r, everything(), chosen, now).close(second)
 	if third == second {
 		t.Error("a new interface did not make another layout")
 	}
 }
 
 func TestCountersThatWentBackAreUnknown(t *testing.T) {
-	from := &reading{counters: map[string]uint64{"network.tcp_resets_out": 1_000_000}, interfaces: map[ifaceKey]traffic{{0, "eth0"}: {rxBytes: 9}}}
-	to := &reading{counters: map[string]uint64{"network.tcp_resets_out": 5}, interfaces: map[ifaceKey]traffic{{0, "eth0"}: {rxBytes: 3}, {0, "wg0"}: {rxBytes: 1 << 40}}}
-	got := valuesOf(increase(from, to, everything()))
+	from := &reading{counters: map[string]uint64{"network.tcp_resets_out": 1_000_000}, interfaces: map[ifaceKey]iface{{name: "eth0"}: {name: "eth0", traffic: traffic{rxBytes: 9}}}}
+	to := &reading{counters: map[string]uint64{"network.tcp_resets_out": 5}, interfaces: map[ifaceKey]iface{{name: "eth0"}: {name: "eth0", traffic: traffic{rxBytes: 3}}, {name: "wg0"}: {name: "wg0", traffic: traffic{rxBytes: 1 << 40}}}}
+	got := valuesOf(increase(from, to, everything(), newChoices(), time.Now()))
 	for _, s := range []string{"network.tcp_resets_out", `network.if_rx_bytes{interface="eth0"}`, `network.if_rx_bytes{interface="wg0"}`} {
 		if v, ok := got[s]; !ok || v.OK {
 			t.Errorf("%s = %+v, want an unknown value", s, v)
@@ -98,9 +100,9 @@ func TestSeriesMatchTheWords(t *testing.T) {
 	network.Register(&words)
 	r := &reading{
 		drops:      map[dropRow]uint64{{reason: "NO_SOCKET", benign: true}: 1, {reason: "NOT_SPECIFIED", location: "f"}: 1},
-		interfaces: map[ifaceKey]traffic{{1, "lo"}: {rxBytes: 1}},
+		interfaces: map[ifaceKey]iface{{index: 1}: {name: "lo", traffic: traffic{rxBytes: 1}}},
 	}
-	layout, _ := increase(r, r, everything()).close(nil)
+	layout, _ := increase(r, r, everything(), newChoices(), time.Now()).close(nil)
 	seen := map[string]bool{}
 	for _, s := range layout.Series {
 		m, ok := words.Metric(s.Metric)

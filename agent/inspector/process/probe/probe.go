@@ -183,15 +183,22 @@ func (c *Collector) own(name string) int {
 	return 0
 }
 
-// Collect closes the window that began at the last call, or at New.
+// Collect closes the window that began at the last call, or at New; its end is
+// now and the time that the reading took. After an error the next window
+// begins where this one would have.
 func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Window, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := &inspector.Window{Start: c.last, End: now}
+	began := time.Now()
+	w := &inspector.Window{Start: c.last}
 	v := reading{source: map[string]inspector.Source{}}
 	for _, cp := range c.Capabilities() {
 		v.source[cp.Signal] = cp.Source
+	}
+	costs, err := c.set.Costs()
+	if err != nil {
+		return nil, fmt.Errorf("read the process module's programs: %w", err)
 	}
 	if m := c.set.Map(processMapTotals); m != nil {
 		sum, err := readSums(m)
@@ -202,10 +209,6 @@ func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Wi
 		c.lastSums = sum
 		w.Lost = v.bpf.lost
 	}
-	costs, err := c.set.Costs()
-	if err != nil {
-		return nil, fmt.Errorf("read the process module's programs: %w", err)
-	}
 	for _, k := range costs {
 		w.Lost += k.Missed - c.missed[k.Program]
 		c.missed[k.Program] = k.Missed
@@ -213,7 +216,8 @@ func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Wi
 	if c.useProc {
 		v.proc = c.proc.step()
 	}
-	c.last = now
+	w.End = now.Add(time.Since(began)) // the reading may have had to wait
+	c.last = w.End
 	w.Layout, w.Values = c.shown.values(&v)
 	w.Samples = v.bpf.count()
 	return []*inspector.Window{w}, nil

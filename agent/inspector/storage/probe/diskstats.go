@@ -85,7 +85,7 @@ func (s *diskstats) add(seen map[string]*device) error {
 	old := s.disks
 	s.disks = map[string]*diskCounters{}
 	for _, row := range rows {
-		if !hasRequests(s.sys, row.name) {
+		if !carriesRequests(s.sys, row.name) {
 			continue
 		}
 		c := old[row.name]
@@ -107,9 +107,10 @@ func (s *diskstats) add(seen map[string]*device) error {
 			d[i].ios, d[i].bytes = ios, sectors*sectorBytes
 			d[i].unknown = !known || !alsoKnown
 		}
-		if used(row) {
-			seen[row.name] = d
+		for i := row.ops; i < len(d); i++ {
+			d[i].unknown = true // this kernel does not count them
 		}
+		seen[row.name] = d
 	}
 	return nil
 }
@@ -118,18 +119,29 @@ func (s *diskstats) add(seen map[string]*device) error {
 // counters, has 32 bits.
 const narrowLongs = strconv.IntSize == 32
 
-// used leaves out the disks that never saw a request, such as the loop
-// devices made in advance.
-func used(r diskRow) bool { return r.ios != [len(storage.Operations)]uint64{} }
-
-func diskExists(sys, name string) bool {
-	_, err := os.Stat(filepath.Join(sys, "block", name))
+// carriesRequests says whether a disk is there, has a medium (a loop device
+// without a file has none) and makes requests. That leaves out partitions and
+// the stacked devices (dm, md, zram) that pass bios on without making any.
+func carriesRequests(sys, name string) bool {
+	dir := filepath.Join(sys, "block", name)
+	if size, err := os.ReadFile(filepath.Join(dir, "size")); err != nil || string(bytes.TrimSpace(size)) == "0" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, "mq"))
 	return err == nil
 }
 
-// hasRequests leaves out partitions and the stacked devices (dm, md, zram)
-// that pass bios on without making requests.
-func hasRequests(sys, name string) bool {
-	_, err := os.Stat(filepath.Join(sys, "block", name, "mq"))
-	return err == nil
+// disksPresent names the disks that carry requests.
+func disksPresent(sys string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(sys, "block"))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if name, _ := inspector.CleanLabel(e.Name()); name == e.Name() && name != storage.Other && carriesRequests(sys, name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }

@@ -110,7 +110,7 @@ func TestDisksFromSavedTree(t *testing.T) {
 		return seen
 	}
 	first := step()
-	// Partitions, stacked devices and disks never used are left out.
+	// Partitions, stacked devices and loop devices without a file are left out.
 	if len(first) != 2 || first["sda"] == nil || first["nvme0n1"] == nil {
 		t.Fatalf("devices: %v", first)
 	}

@@ -55,6 +55,7 @@ type Collector struct {
 	disks *diskstats   // nil: not needed
 	shown *series
 	last  time.Time
+	blind error // why the last reading of the disks failed
 
 	mu      sync.Mutex
 	untimed []string // devices whose last window had requests without a start time
@@ -146,28 +147,56 @@ func (c *Collector) Capabilities() []inspector.Capability {
 	return out
 }
 
-// Collect closes the window that began at the last call, or at New.
+// Collect closes the window that began at the last call, or at New; its end is
+// now and the time that the reading took.
 func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Window, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	seen := map[string]*device{}
-	w := &inspector.Window{Start: c.last, End: now}
+	w := &inspector.Window{Start: c.last}
 	if c.maps != nil {
 		if err := c.maps.add(seen, w); err != nil {
 			return nil, fmt.Errorf("read the storage module's maps: %w", err)
 		}
 	}
+	c.blind = nil
 	if c.disks != nil {
 		if err := c.disks.add(seen); err != nil {
-			return nil, fmt.Errorf("read the disks: %w", err)
+			c.blind = fmt.Errorf("read the disks: %w", err)
 		}
 	}
+	c.addIdle(seen)
 	c.forget(seen)
 	c.noteUntimed(seen)
-	c.last = now
+	w.End = now.Add(time.Since(began)) // the reading may have had to wait
+	c.last = w.End
 	w.Layout, w.Values = c.shown.values(seen, w, c.works)
-	return []*inspector.Window{w}, nil
+	return []*inspector.Window{w}, c.blind
+}
+
+// addIdle puts in the disks that have made no request since the start: of
+// them 0 is known.
+func (c *Collector) addIdle(seen map[string]*device) {
+	if c.maps == nil || c.maps.full() {
+		return
+	}
+	names, err := disksPresent(c.cfg.Sys)
+	if err != nil {
+		c.log.Debug("disks cannot be listed", "error", err)
+	}
+	for _, name := range names {
+		if seen[name] != nil {
+			continue
+		}
+		seen[name] = &device{}
+		if c.disks != nil { // requests come from there, and it does not know this one
+			for i := range seen[name] {
+				seen[name][i].unknown = true
+			}
+		}
+	}
 }
 
 // works reports whether a signal has a source now.
@@ -178,14 +207,14 @@ func (c *Collector) works(signal string) bool {
 	if c.set.Running(programsOf[signal]) {
 		return true
 	}
-	return c.disks != nil && fallbackOf[signal] != ""
+	return c.disks != nil && fallbackOf[signal] != "" && c.blind == nil
 }
 
 // forget drops devices that are gone, so that a node which makes and removes
 // disks all day does not fill the map.
 func (c *Collector) forget(seen map[string]*device) {
 	for name, d := range seen {
-		if d.moved() || name == storage.Other || diskExists(c.cfg.Sys, name) {
+		if d.moved() || name == storage.Other || carriesRequests(c.cfg.Sys, name) {
 			continue
 		}
 		if c.maps != nil {

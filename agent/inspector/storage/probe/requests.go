@@ -62,6 +62,21 @@ func (d *device) minus(old *device) {
 	}
 }
 
+// fold adds the increase of a device that has no series of its own.
+func (d *device) fold(o *device) {
+	for i := range d {
+		t, o := &d[i], &o[i]
+		t.ios += o.ios
+		t.bytes += o.bytes
+		t.errors += o.errors
+		t.latencySum += o.latencySum
+		for b := range t.latency {
+			t.latency[b] += o.latency[b]
+		}
+		t.unknown = t.unknown || o.unknown
+	}
+}
+
 // requestMaps reads the programs' maps. They begin at zero with the module
 // and are this process's own, so an increase is a plain difference.
 type requestMaps struct {
@@ -85,6 +100,10 @@ func (r *requestMaps) add(seen map[string]*device, w *inspector.Window) error {
 	if err != nil {
 		return err
 	}
+	costs, err := r.set.Costs()
+	if err != nil {
+		return err // nothing is taken yet: the next window holds all of it
+	}
 	for name, d := range now {
 		old := r.last[name]
 		inc := d
@@ -97,16 +116,15 @@ func (r *requestMaps) add(seen map[string]*device, w *inspector.Window) error {
 		}
 	}
 	r.last = now
-	costs, err := r.set.Costs()
-	if err != nil {
-		return err
-	}
 	for _, c := range costs {
 		w.Lost += c.Missed - r.missed[c.Program]
 		r.missed[c.Program] = c.Missed
 	}
 	return nil
 }
+
+// full says that a device without an entry may have been counted as Other.
+func (r *requestMaps) full() bool { return len(r.keys) >= int(r.devices.MaxEntries()) }
 
 // walks is how often a walk is tried that a vanishing key cut short.
 const walks = 3

@@ -1,21 +1,22 @@
 package probe
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/storage"
 )
 
-// maxDevices bounds the devices shown by name, equal to the map's bound:
-// with Other and all totals they stay below inspector.MaxSeries.
-const maxDevices = 60
+// maxDevices bounds the devices shown by name: with Other and all totals they
+// leave room for the other modules below tenants.MaxSeriesPerNode.
+const maxDevices = 22
 
 // series keeps the layout and says which value stands where in it.
 type series struct {
 	offered func(signal string) bool
-	ops     map[string][len(storage.Operations)]bool // shown, by device
+	choice  inspector.Roster
+	weight  map[string]uint64 // requests so far, by device that is there
+	names   []string          // as chosen, with Other
 	layout  *inspector.Layout
 	slots   []slot // parallel to layout.Series
 }
@@ -26,14 +27,15 @@ type slot struct {
 }
 
 func newSeries(offered func(signal string) bool) *series {
-	return &series{offered: offered, ops: map[string][len(storage.Operations)]bool{}}
+	return &series{offered: offered, choice: inspector.Roster{Max: maxDevices}}
 }
 
 // values lays one window's increases out. The layout is the same pointer as
-// before unless a device or an operation came or went.
+// before unless a device came or went.
 func (s *series) values(seen map[string]*device, w *inspector.Window, works func(signal string) bool) (*inspector.Layout, []inspector.Value) {
-	s.fold(seen, w)
-	if s.update(seen) || s.layout == nil {
+	names := s.choose(seen, w)
+	if s.layout == nil || !slices.Equal(names, s.names) {
+		s.names = names
 		s.build()
 	}
 	requests, latency, errs := works(storage.SignalRequests), works(storage.SignalLatency), works(storage.SignalErrors)
@@ -50,7 +52,11 @@ func (s *series) values(seen map[string]*device, w *inspector.Window, works func
 	for i, sl := range s.slots {
 		t := &all
 		if sl.device != "" {
-			t = &seen[sl.device][sl.op]
+			d := seen[sl.device]
+			if d == nil {
+				continue // gone, and the layout may not change yet
+			}
+			t = &d[sl.op]
 		}
 		switch sl.metric {
 		case storage.IOs, storage.TotalIOs:
@@ -77,56 +83,44 @@ func trim(h []uint64) []uint64 {
 	return h[:n]
 }
 
-// fold adds the devices beyond the bound, last names first, to Other.
-func (s *series) fold(seen map[string]*device, w *inspector.Window) {
-	names := slices.Sorted(maps.Keys(seen))
-	names = slices.DeleteFunc(names, func(n string) bool { return n == storage.Other })
-	if len(names) <= maxDevices {
-		return
+// choose says which devices have series of their own, the busiest first, and
+// adds the others to Other.
+func (s *series) choose(seen map[string]*device, w *inspector.Window) []string {
+	weight := map[string]uint64{}
+	present := make([]inspector.Candidate, 0, len(seen))
+	for name, d := range seen {
+		if name == storage.Other {
+			continue
+		}
+		weight[name] = s.weight[name]
+		for i := range d {
+			weight[name] += d[i].ios + d[i].errors
+		}
+		present = append(present, inspector.Candidate{Name: name, Weight: weight[name]})
+	}
+	s.weight = weight
+	names, other := s.choice.Choose(w.End, present, seen[storage.Other] != nil)
+	named := map[string]bool{}
+	for _, n := range names {
+		named[n] = true
 	}
 	rest := seen[storage.Other]
-	if rest == nil {
+	if other && rest == nil {
 		rest = &device{}
 		seen[storage.Other] = rest
 	}
-	for _, n := range names[maxDevices:] {
-		for i, t := range seen[n] {
-			r := &rest[i]
-			r.ios += t.ios
-			r.bytes += t.bytes
-			r.errors += t.errors
-			r.latencySum += t.latencySum
-			for b := range t.latency {
-				r.latency[b] += t.latency[b]
-			}
+	for _, c := range present {
+		if named[c.Name] || rest == nil {
+			continue
 		}
-		delete(seen, n)
+		rest.fold(seen[c.Name])
+		delete(seen, c.Name)
 		w.Truncated++
 	}
-}
-
-// update brings ops up to date and tells whether it changed. Reads and writes
-// of a device are always shown, the rarer operations from their first.
-func (s *series) update(seen map[string]*device) (changed bool) {
-	for name, d := range seen {
-		shown, known := s.ops[name]
-		now := shown
-		now[0], now[1] = true, true
-		for i := range d {
-			now[i] = now[i] || d[i].ios|d[i].bytes|d[i].errors != 0
-		}
-		if !known || now != shown {
-			s.ops[name] = now
-			changed = true
-		}
+	if other {
+		names = append(names, storage.Other)
 	}
-	for name := range s.ops {
-		if seen[name] == nil {
-			delete(s.ops, name)
-			changed = true
-		}
-	}
-	return changed
+	return names
 }
 
 func (s *series) build() {
@@ -139,13 +133,10 @@ func (s *series) build() {
 	add(storage.SignalRequests, storage.TotalIOs, inspector.Delta, inspector.Count)
 	add(storage.SignalRequests, storage.TotalBytes, inspector.Delta, inspector.Bytes)
 	add(storage.SignalErrors, storage.TotalErrors, inspector.Delta, inspector.Count)
-	for name, ops := range s.ops {
-		for i, shown := range ops {
-			if !shown {
-				continue
-			}
+	for _, name := range s.names {
+		for _, op := range storage.Operations {
 			labels := func() []inspector.Label {
-				return []inspector.Label{{Key: storage.LabelDevice, Value: name}, {Key: storage.LabelOp, Value: storage.Operations[i]}}
+				return []inspector.Label{{Key: storage.LabelDevice, Value: name}, {Key: storage.LabelOp, Value: op}}
 			}
 			add(storage.SignalRequests, storage.IOs, inspector.Delta, inspector.Count, labels()...)
 			add(storage.SignalRequests, storage.Bytes, inspector.Delta, inspector.Bytes, labels()...)

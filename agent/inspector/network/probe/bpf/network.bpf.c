@@ -426,37 +426,64 @@ static long sum_cpu(u32 cpu, struct sums *s)
 	return 0;
 }
 
+/* How a walk ended; mirrored in mibs.go. */
+enum ending {
+	TOO_MANY, /* the list is longer than the walk */
+	COMPLETE,
+	BROKEN,   /* a namespace went away under the walk */
+	NO_ROOM,  /* the map could not take them all */
+};
+
 struct walk {
 	struct net *at, *first;
 	const void *ops;
 	u64 base;
-	u32 round;
+	u32 round, ending;
+	bool no_room;
 };
+
+/* The walk holds no lock. What is still in the list after it was read was not
+ * freed while it was: the kernel unlinks a namespace, waits, and frees. */
+static __always_inline bool linked(struct net *net)
+{
+	struct list_head *prev = BPF_CORE_READ(net, list.prev);
+
+	return prev && (void *)BPF_CORE_READ(prev, next) == (void *)net + bpf_core_field_offset(struct net, list);
+}
 
 static long sum_net(u32 i, struct walk *w)
 {
 	struct net *net = w->at;
 	struct sums s = { .base = w->base };
 	const void *ops = BPF_CORE_READ(net, ns.ops);
-
+	u64 cookie = BPF_CORE_READ(net, net_cookie);
 	/* The list's head lies in no namespace; it is passed over. */
-	if (ops == w->ops) {
-		u64 cookie = BPF_CORE_READ(net, net_cookie);
+	bool count = ops == w->ops;
+
+	if (count) {
 		s.mib.netns = BPF_CORE_READ(net, ns.inum);
 		s.mib.round = w->round;
-		if (!only_netns || s.mib.netns == only_netns) {
-			s.tcp = BPF_CORE_READ(net, mib.tcp_statistics);
-			s.net = BPF_CORE_READ(net, mib.net_statistics);
-			bpf_loop(possible_cpus, sum_cpu, &s, 0);
-			if (bpf_map_update_elem(&mibs, &cookie, &s.mib, BPF_ANY))
-				add(NETNS_OVERFLOW, 1);
-		}
+		count = !only_netns || s.mib.netns == only_netns;
+	}
+	if (count) {
+		s.tcp = BPF_CORE_READ(net, mib.tcp_statistics);
+		s.net = BPF_CORE_READ(net, mib.net_statistics);
+		bpf_loop(possible_cpus, sum_cpu, &s, 0);
 	}
 	struct list_head *next = BPF_CORE_READ(net, list.next);
-	if (!next)
+	if (!next || !linked(net) || cookie != BPF_CORE_READ(net, net_cookie)) {
+		w->ending = BROKEN;
 		return 1;
+	}
+	if (count && bpf_map_update_elem(&mibs, &cookie, &s.mib, BPF_ANY)) {
+		add(NETNS_OVERFLOW, 1);
+		w->no_room = true;
+	}
 	w->at = (void *)next - bpf_core_field_offset(struct net, list);
-	return w->at == w->first;
+	if (w->at != w->first)
+		return 0;
+	w->ending = w->no_room ? NO_ROOM : COMPLETE;
+	return 1;
 }
 
 struct run {
@@ -475,5 +502,5 @@ int read_mibs(struct run *run)
 	w.first = w.at = first;
 	w.ops = BPF_CORE_READ(first, ns.ops);
 	bpf_loop(4096, sum_net, &w, 0);
-	return 0;
+	return w.ending;
 }
