@@ -232,21 +232,8 @@ func (v values) int(name string, otherwise int) int {
 	return otherwise
 }
 
-// span reads the two arguments of a time window, each an RFC 3339 time or a
-// Go duration before now such as "15m". Missing ones stay zero.
-func (v values) span(now time.Time) (from, to time.Time, err error) {
-	if from, err = v.when("from", now); err != nil {
-		return
-	}
-	if to, err = v.when("to", now); err != nil {
-		return
-	}
-	if !from.IsZero() && !to.IsZero() && !from.Before(to) {
-		return from, to, fault.Bad("from", "the window is empty: from is not before to").Do("exchange them or leave to out")
-	}
-	return from, to, nil
-}
-
+// when reads one end of a time window: an RFC 3339 time or a duration before
+// now such as "15m". Missing and "now" are zero.
 func (v values) when(name string, now time.Time) (time.Time, error) {
 	s := v.str(name)
 	if s == "" || s == "now" {

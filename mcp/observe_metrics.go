@@ -105,15 +105,21 @@ func metricsSummary(ctx context.Context, m Metrics, c Call) (Answer, error) {
 // window reads from and to; a start alone runs until now, an end alone covers
 // the default span before it, neither leaves the choice to the service.
 func (c Call) window() (from, to time.Time, err error) {
-	from, to, err = c.Args.span(c.Now)
+	if from, err = c.Args.when("from", c.Now); err != nil {
+		return from, to, err
+	}
+	if to, err = c.Args.when("to", c.Now); err != nil {
+		return from, to, err
+	}
 	switch {
-	case err != nil || from.IsZero() && to.IsZero():
+	case from.IsZero() && to.IsZero():
+		return from, to, nil
 	case to.IsZero():
 		to = c.Now
 	case from.IsZero():
 		from = to.Add(-defaultSpan)
 	}
-	if err == nil && !from.IsZero() && !from.Before(to) {
+	if !from.Before(to) {
 		err = fault.Bad("from", "the window is empty: it starts at or after its end").Do(`send an earlier from, for example "15m"`)
 	}
 	return from, to, err

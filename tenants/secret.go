@@ -27,9 +27,6 @@ const (
 	secretSumLen  = 8  // CRC-32 (IEEE) in hexadecimal
 )
 
-// MaxSecretLen is the length in bytes of the longest well-formed secret.
-const MaxSecretLen = 3 + 1 + secretIDLen + 1 + secretBodyLen + 1 + secretSumLen
-
 var secretCode = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // SecretHash is the SHA-256 of a secret's whole text: all that is ever stored.

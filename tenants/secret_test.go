@@ -13,7 +13,7 @@ func TestSecretRoundTrip(t *testing.T) {
 		if flaw != SecretSound || got != want || !got.Hash.Equal(want.Hash) {
 			t.Fatalf("%s: parse %q: %+v, %v", kind, text, got, flaw)
 		}
-		if !strings.HasPrefix(text, string(kind)+"_") || len(text) > MaxSecretLen {
+		if !strings.HasPrefix(text, string(kind)+"_") || len(text) != len(kind)+79 {
 			t.Errorf("%s: unexpected form %q", kind, text)
 		}
 		for _, other := range []SecretKind{OperatorSecret, EnrolSecret, SessionSecret} {

@@ -1,11 +1,10 @@
 // The one way from the pages to the server: REST with the session cookie,
 // which no script can read. Failures carry the server's problem document.
-import type { components, paths } from "./schema";
+import type { components } from "./schema";
 
 export type Schemas = components["schemas"];
 export type Problem = Schemas["Problem"];
 export type Session = Schemas["Session"];
-export type Path = keyof paths;
 
 /** A refusal or failure, with what the server says to do next. */
 export class ApiError extends Error {
@@ -25,9 +24,9 @@ export class ApiError extends Error {
 }
 
 /** Query parameters; undefined and empty ones are left out. */
-export type Params = Record<string, string | number | undefined>;
+type Params = Record<string, string | number | undefined>;
 
-export function apiUrl(tenant: string, path: string, params: Params = {}): string {
+function apiUrl(tenant: string, path: string, params: Params = {}): string {
   const q = new URLSearchParams();
   for (const [k, v] of Object.entries(params)) if (v !== undefined && v !== "") q.set(k, String(v));
   const query = q.toString();

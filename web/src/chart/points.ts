@@ -8,7 +8,7 @@ const known = (p: number | null | undefined): p is number => p !== null && p !==
 export const lastKnown = (points: Points): number => points.findLastIndex(known);
 
 /** The index of the first known point, or -1. */
-export const firstKnown = (points: Points): number => points.findIndex(known);
+const firstKnown = (points: Points): number => points.findIndex(known);
 
 /** Whether something is known, and all of it is zero. */
 export const allZero = (points: Points): boolean => points.some(known) && points.every((p) => !known(p) || p === 0);

@@ -1,7 +1,7 @@
 import { scale } from "../layout/format";
 
 /** The marks of a value axis from 0 to top, in one unit, each with its own label; zero needs no unit. */
-export interface Ticks {
+interface Ticks {
   at: number[];
   labels: string[];
   top: number;

@@ -4,7 +4,7 @@ import { spell } from "../layout/names";
 type Share = Schemas["CapabilityShare"];
 
 /** Signals that share a level, a reason and a number of nodes. */
-export interface Group {
+interface Group {
   level: string;
   reason: string;
   nodes: number;
