@@ -165,10 +165,24 @@ func TestNoPrivilege(t *testing.T) {
 	s := Open(spec, programs, nil, slog.New(slog.DiscardHandler))
 	defer s.Close()
 	f := s.Failure("good")
-	if f == nil || f.Class != NoPrivilege || f.Reason != "the agent lacks CAP_PERFMON and CAP_BPF" {
+	if f == nil || f.Class != NoPrivilege || f.Reason != "the agent lacks CAP_PERFMON and CAP_BPF (mend: `"+Grant()+"`)" || Grant() == "" {
 		t.Errorf("%+v", f)
 	}
 	if s.Map("hits") != nil {
 		t.Error("there is a map")
+	}
+}
+
+func TestReasonWithoutPrivileges(t *testing.T) {
+	names := []string{"CAP_PERFMON", "CAP_BPF"}
+	for grant, want := range map[string]string{
+		"sudo setcap x /bin/a":          "the agent lacks CAP_PERFMON and CAP_BPF (mend: `sudo setcap x /bin/a`)",
+		"":                              "the agent lacks CAP_PERFMON and CAP_BPF, and whatever starts it withholds them",
+		"sudo setcap x '/`/a'":          "the agent lacks CAP_PERFMON and CAP_BPF",
+		strings.Repeat("x", maxGrant+1): "the agent lacks CAP_PERFMON and CAP_BPF",
+	} {
+		if got := lacks(names, grant); got != want {
+			t.Errorf("%q: %q, want %q", grant, got, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package bpfload
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -69,7 +70,7 @@ func classify(at stage, err error) *Failure {
 	// Without privileges even the library's own feature tests for a map fail,
 	// and then blame the kernel's age.
 	case (at == atMap || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !errors.As(err, &ve)) && len(Lacking()) > 0:
-		f.Class, f.Reason = NoPrivilege, "the agent lacks "+strings.Join(Lacking(), " and ")
+		f.Class, f.Reason = NoPrivilege, lacks(Lacking(), Grant())
 	case errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !errors.As(err, &ve):
 		if at == atMap {
 			f.Class, f.Reason = NoPrivilege, "the kernel refuses to create BPF maps (EPERM)"
@@ -88,6 +89,22 @@ func classify(at stage, err error) *Failure {
 	f.Reason = oneLine(f.Reason)
 	return f
 }
+
+// lacks is the reason of what needs privileges, with the command that mends
+// it. Reports may be cut; half a command is worse than none.
+func lacks(names []string, grant string) string {
+	s := "the agent lacks " + strings.Join(names, " and ")
+	if grant == "" {
+		return s + ", and whatever starts it withholds them"
+	}
+	if len(grant) > maxGrant || strings.Contains(grant, "`") {
+		return s
+	}
+	return s + " (mend: `" + grant + "`)"
+}
+
+// maxGrant bounds the command inside a reason, in bytes.
+const maxGrant = 160
 
 func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
@@ -122,4 +139,28 @@ func Lacking() []string {
 		}
 	}
 	return out
+}
+
+// Grant is the command that gives this binary the capabilities that tracing
+// programs need, from its next start on. It is empty where that would not
+// help: file capabilities mean nothing to a process that may gain no
+// privileges, and a bounding set without them would keep it from starting.
+func Grant() string {
+	if nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && nnp == 1 {
+		return ""
+	}
+	for _, c := range needed {
+		if in, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c.bit), 0, 0, 0); err == nil && in == 0 {
+			return ""
+		}
+	}
+	path, err := os.Executable()
+	if err != nil {
+		path = "bin/telltale-agent"
+	}
+	path = strings.TrimSuffix(path, " (deleted)") // the kernel's word for a binary that was replaced
+	if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>()*?[]#~!") {
+		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return "sudo setcap cap_bpf,cap_perfmon+ep " + path
 }

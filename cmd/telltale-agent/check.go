@@ -28,7 +28,8 @@ type checkReport struct {
 	Kernel       string            `json:"kernel"`
 	Capabilities []checkCapability `json:"capabilities"`
 	// Lacking and Grant are there when privileges are missing: what is, and
-	// the one command that gives it.
+	// the one command that gives it; no Grant where no command on the binary
+	// can.
 	Lacking []string `json:"lacking,omitempty"`
 	Grant   string   `json:"grant,omitempty"`
 }
@@ -117,7 +118,7 @@ func preflight(modules []runner.Module) (checkReport, error) {
 		}
 	}
 	if lacking := bpfload.Lacking(); short && len(lacking) > 0 {
-		report.Lacking, report.Grant = lacking, grantLine()
+		report.Lacking, report.Grant = lacking, bpfload.Grant()
 	}
 	return report, errors.Join(errs...)
 }
@@ -147,18 +148,6 @@ func openOnce(m runner.Module) ([]inspector.Capability, error) {
 	}
 }
 
-// grantLine is the command that gives this binary what its programs need.
-func grantLine() string {
-	path, err := os.Executable()
-	if err != nil {
-		path = "bin/telltale-agent"
-	}
-	if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>()*?[]#~!") {
-		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
-	}
-	return "sudo setcap cap_bpf,cap_perfmon+ep " + path
-}
-
 var levelColour = map[string]string{
 	string(inspector.Full):     "\x1b[32m",
 	string(inspector.Degraded): "\x1b[33m",
@@ -173,7 +162,11 @@ func printReport(out io.Writer, report checkReport, colour bool) {
 		if source == "" {
 			source = "-"
 		}
-		rows = append(rows, [5]string{c.Component, c.Signal, c.Level, source, c.Reason})
+		reason := c.Reason
+		if report.Grant != "" { // it stands below the table
+			reason = strings.Replace(reason, " (mend: `"+report.Grant+"`)", "", 1)
+		}
+		rows = append(rows, [5]string{c.Component, c.Signal, c.Level, source, reason})
 	}
 	var width [4]int
 	for _, r := range rows {
@@ -189,8 +182,11 @@ func printReport(out io.Writer, report checkReport, colour bool) {
 		line := fmt.Sprintf("%-*s  %-*s  %s%-*s%s  %-*s  %s", width[0], r[0], width[1], r[1], before, width[2], r[2], after, width[3], r[3], r[4])
 		fmt.Fprintln(out, strings.TrimRight(line, " "))
 	}
-	if report.Grant != "" {
+	switch {
+	case report.Grant != "":
 		fmt.Fprintf(out, "\nThe agent lacks %s. This gives its programs what they need:\n  %s\n", strings.Join(report.Lacking, " and "), report.Grant)
+	case len(report.Lacking) > 0:
+		fmt.Fprintf(out, "\nThe agent lacks %s, and what started it (a service, a container) withholds them: allow them there.\n", strings.Join(report.Lacking, " and "))
 	}
 }
 
