@@ -193,3 +193,25 @@ func copyIdentity(t *testing.T, id *uplink.Identity) *uplink.Identity {
 	must(t, err)
 	return twin
 }
+
+// A copy on another machine does not push out the first one, which happens to
+// be silent for a while.
+func TestSilentMachineIsNotPushedOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{})
+	other := r.witness()
+	id, node := r.enrol(r.acme, "web-1")
+	first := r.hello(id, facts("web-1"), 1, 0, 1)
+	first.recv()
+	f := facts("web-1")
+	f.BootID = "b-clone"
+	clone := r.hello(id, f, 2, 1, 2)
+	if reason, st := clone.fails(); reason != "duplicate_identity" || st.Code() != codes.FailedPrecondition {
+		t.Errorf("the clone ends with %q, %v", reason, st)
+	}
+	first.layout(testLayout)
+	first.window(1, window(0))
+	first.acked(1)
+	r.wantRows(node, 1)
+	other.fine()
+}

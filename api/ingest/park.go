@@ -6,6 +6,7 @@ import (
 
 	pb "github.com/telltale-dev/telltale/api/telltalev1"
 	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 )
 
@@ -20,10 +21,11 @@ const (
 )
 
 // park holds a stream until it is known whether the other life is alive. When
-// that one's stream ends, or stays silent because its agent was killed or its
-// machine is gone, this one is let in: dead says that the other one's end is
-// certain. When the older stream speaks again, both are alive and this one is
-// refused; until then it counts as a live session, so that both are shown.
+// that one's stream ends, or is silent for as long as no live one is, this one
+// is let in: dead says that the other one's end is certain. A new start of the
+// agent on the same boot is let in sooner: its old stream can only be half open.
+// When the older stream speaks again, both are alive and this one is refused;
+// until then it counts as a live session, so that both are shown.
 func (st *stream) park(ctx context.Context) (dead bool, err error) {
 	s := st.s
 	s.count.parked.Add(1)
@@ -34,21 +36,18 @@ func (st *stream) park(ctx context.Context) (dead bool, err error) {
 	defer tick.Stop()
 	spoke, last := false, false
 	for {
-		rctx, cancel := context.WithTimeout(ctx, lookTimeout)
-		r, err := s.deps.Sessions.Rivals(rctx, st.scope, st.session)
-		spoke = spoke || r.Spoke && err == nil
-		quiet := err == nil && !spoke && (last || !r.Far && time.Since(began) >= quietHere)
-		if err == nil && !r.Live || quiet {
-			err = s.deps.Sessions.SessionAdmitted(rctx, st.scope, st.session)
-			cancel()
-			if err != nil {
+		r, err := st.rivals(ctx)
+		spoke = spoke || r.Spoke && r.Open
+		quiet := !spoke && !r.Elsewhere && (last || !r.Far && time.Since(began) >= quietHere)
+		switch {
+		case err == nil && (!r.Live || quiet):
+			actx, cancel := context.WithTimeout(ctx, lookTimeout)
+			defer cancel()
+			if err := s.deps.Sessions.SessionAdmitted(actx, st.scope, st.session); err != nil {
 				return false, retryable{err, retryAfter()}
 			}
-			return !r.Live && !spoke, nil
-		}
-		cancel()
-		switch {
-		case last && !spoke:
+			return !r.Open && !spoke, nil
+		case last && err != nil && !spoke:
 			return false, retryable{err, retryAfter()}
 		case last:
 			return false, retryable{fault.New(fault.Precondition, "duplicate_identity", "the same node identity is live on another machine, boot or agent").
@@ -64,6 +63,12 @@ func (st *stream) park(ctx context.Context) (dead bool, err error) {
 			return false, ctx.Err()
 		}
 	}
+}
+
+func (st *stream) rivals(ctx context.Context) (fleet.Rivals, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return st.s.deps.Sessions.Rivals(ctx, st.scope, st.session)
 }
 
 // position finds where the stream's reports stand. own asks for an epoch of

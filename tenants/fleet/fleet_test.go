@@ -97,13 +97,13 @@ func TestDuplicate(t *testing.T) {
 		if one.Rival || !two.Rival || !two.Changed || two.Duplicate {
 			t.Errorf("%+v, %+v", one, two)
 		}
-		rivals(Rivals{Live: true})
+		rivals(Rivals{Open: true, Live: true})
 		w.advance(time.Second)
 		if d := w.get(n); d.Status != Online { // a restart over a half-open stream looks like this
 			t.Errorf("while the older one is silent: %s", d.Status)
 		}
 		w.s.Seen(n, one.ID, Sighting{})
-		rivals(Rivals{Live: true, Spoke: true}) // before it is written
+		rivals(Rivals{Open: true, Live: true, Spoke: true}) // before it is written
 		if third := w.open(n, life(1)); third.Rival || !third.Duplicate {
 			t.Errorf("a waiting stream holds another one back, or the first life did not return: %+v", third)
 		}
@@ -112,9 +112,10 @@ func TestDuplicate(t *testing.T) {
 			t.Errorf("%s with %+v", d.Status, d.Sessions)
 		}
 		w.s.replica = "r2"
-		rivals(Rivals{Live: true, Spoke: true, Far: true})
-		w.close(n, one.ID)
+		rivals(Rivals{Open: true, Live: true, Spoke: true, Far: true})
 		w.advance(tenants.NodeStaleAfter + time.Second)
+		rivals(Rivals{Open: true, Spoke: true, Far: true})
+		w.close(n, one.ID)
 		rivals(Rivals{})
 	})
 	t.Run("two machines at once", func(t *testing.T) {

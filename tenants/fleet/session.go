@@ -169,9 +169,11 @@ func returned(former []stream, me life, now time.Time) bool {
 // Rivals says what became of the open streams of other lives that a waiting
 // stream was held back for.
 type Rivals struct {
-	Live  bool // one is still open and was heard of within tenants.NodeStaleAfter
-	Spoke bool // one was heard of after the waiting stream opened: both are alive
-	Far   bool // one is held by another replica, which writes its signs of life every few seconds
+	Open      bool // one is still open
+	Live      bool // and was heard of within tenants.NodeStaleAfter
+	Spoke     bool // one was heard of after the waiting stream opened: both are alive
+	Elsewhere bool // one is of another machine or boot: more than a new start of the agent
+	Far       bool // one is held by another replica, which writes its signs of life every few seconds
 }
 
 // Rivals asks for the rivals of a waiting stream of the node that scope is.
@@ -182,16 +184,19 @@ func (s *Service) Rivals(ctx context.Context, scope tenants.Scope, id SessionID)
 	}
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
 		r = Rivals{}
-		rows, err := tx.Query(ctx, sqlRivals, [16]byte(scope.Tenant), [16]byte(node), [16]byte(id), s.now().Add(-tenants.NodeStaleAfter))
+		rows, err := tx.Query(ctx, sqlRivals, [16]byte(scope.Tenant), [16]byte(node), [16]byte(id))
 		if err != nil {
 			return err
 		}
 		var other SessionID
 		var replica string
 		var seen, opened time.Time
-		_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&other), &replica, &seen, &opened}, func() error {
-			r.Live, r.Far = true, r.Far || replica != s.replica
-			r.Spoke = r.Spoke || s.heard(sessionKey{scope.Tenant, node, other}, seen).After(opened)
+		var elsewhere bool
+		_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&other), &replica, &seen, &opened, &elsewhere}, func() error {
+			seen = s.heard(sessionKey{scope.Tenant, node, other}, seen)
+			r.Open, r.Far, r.Elsewhere = true, r.Far || replica != s.replica, r.Elsewhere || elsewhere
+			r.Live = r.Live || seen.After(s.now().Add(-tenants.NodeStaleAfter))
+			r.Spoke = r.Spoke || seen.After(opened)
 			return nil
 		})
 		return err

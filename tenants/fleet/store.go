@@ -91,11 +91,11 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14, $15, $
 
 	// The open streams of other lives that were let in before this one came.
 	sqlRivals = `
-select o.session_id, o.replica, o.last_seen, s.connected_at
+select o.session_id, o.replica, o.last_seen, s.connected_at, (o.machine_id, o.boot_id) <> (s.machine_id, s.boot_id)
   from node_session s join node_session o on o.tenant_id = s.tenant_id and o.node_id = s.node_id and o.session_id <> s.session_id
  where s.tenant_id = $1 and s.node_id = $2 and s.session_id = $3 and o.closed_at is null and not o.waiting
    and (o.machine_id, o.boot_id, o.started_ns) <> (s.machine_id, s.boot_id, s.started_ns)
-   and o.connected_at <= s.connected_at and o.last_seen > $4`
+   and o.connected_at <= s.connected_at`
 
 	sqlAdmitSession = `update node_session set waiting = false where tenant_id = $1 and node_id = $2 and session_id = $3`
 
