@@ -1,12 +1,16 @@
-// Package cmd_test holds the import graph as a table and checks it.
+// Package cmd_test holds the import graph as a table and checks it, and that
+// the root documents name what exists.
 package cmd_test
 
 import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
-	"sort"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,17 +39,17 @@ var rules = []rule{
 	// domain
 	{"tenants", []string{"tenants/fault"}, []string{"github.com/google/uuid"}, "ids, scopes, bounds"},
 	{"tenants/tenantdb", []string{"tenants", "tenants/fault"}, []string{"github.com/jackc/pgx/v5", "github.com/jackc/puddle/v2"}, "the only way to the database"},
-	{"tenants/tenantdb/localpg", nil, []string{"github.com/jackc/pgx/v5", "golang.org/x/sys"}, "supervises PostgreSQL, knows no tenant"},
-	{"tenants/tenantdb/dbtest", []string{"tenants", "tenants/tenantdb", "tenants/tenantdb/localpg", "migrations"}, []string{"github.com/jackc/pgx/v5", "golang.org/x/sys"}, "a migrated database per test"},
+	{"tenants/tenantdb/localpg", nil, []string{"github.com/jackc/pgx/v5"}, "supervises PostgreSQL, knows no tenant"},
+	{"tenants/tenantdb/dbtest", []string{"tenants/tenantdb", "tenants/tenantdb/localpg", "migrations"}, []string{"github.com/jackc/pgx/v5"}, "a migrated database per test"},
 
 	// slices: never a sibling
 	{"tenants/*", []string{"tenants", "tenants/fault", "tenants/tenantdb", "agent/inspector"}, []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"}, "a slice declares a small interface for what it needs of another; cmd wires it"},
-	{"auth", []string{"tenants", "tenants/fault"}, []string{"github.com/coreos/go-oidc/v3", "github.com/google/uuid"}, "its stores are small interfaces that slices satisfy"},
+	{"auth", []string{"tenants", "tenants/fault"}, []string{"github.com/google/uuid"}, "its stores are small interfaces that slices satisfy"},
 
 	// adapters: none imports another
 	{"api/rest", []string{"tenants", "tenants/fault", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
-	{"api/ingest", []string{"tenants", "tenants/fault", "tenants/directory", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/prometheus/client_golang", "golang.org/x"}, "gRPC for agents"},
-	{"mcp/...", []string{"tenants", "tenants/fault", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"}, "a thin adapter over the services; never through REST"},
+	{"api/ingest", []string{"tenants", "tenants/fault", "tenants/directory", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "github.com/prometheus/client_golang", "golang.org/x"}, "gRPC for agents"},
+	{"mcp/...", []string{"tenants", "tenants/fault", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a thin adapter over the services; never through REST"},
 
 	// node
 	{"agent/bpfload", []string{"agent/inspector"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "loads programs one by one and classifies what fails"},
@@ -54,12 +58,12 @@ var rules = []rule{
 	{"agent/inspector/*/probe", []string{"agent/inspector", "agent/inspector/*", "agent/bpfload"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "agent side of a probe module"},
 	{"agent/inspector/*/collect", []string{"agent/inspector", "agent/inspector/*"}, []string{"golang.org/x/sys"}, "agent side of an inspector, with its one client library"},
 	{"agent/collectors", []string{"agent/runner", "agent/inspector", "agent/inspector/*", "agent/inspector/*/probe", "agent/inspector/*/collect"}, nil, "the list of what an agent runs"},
-	{"agent/runner", []string{"agent/inspector"}, []string{"golang.org/x/sys"}, "ticks and deadlines; knows no component"},
-	{"agent/uplink", []string{"agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"}, "streams and replay"},
+	{"agent/runner", []string{"agent/inspector"}, nil, "ticks and deadlines; knows no component"},
+	{"agent/uplink", []string{"agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc"}, "streams and replay"},
 
 	// mains
 	{"cmd/telltaled", []string{"api/rest", "api/ingest", "mcp", "tenants", "tenants/...", "auth", "migrations", "web", "agent/inspector", "agent/inspector/all"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang", "gopkg.in/yaml.v3", "github.com/jackc/pgx/v5"}, "builds the server; links no collector or probe"},
-	{"cmd/telltale-agent", []string{"agent/...", "api/telltalev1"}, []string{"gopkg.in/yaml.v3", "golang.org/x", "google.golang.org/grpc"}, "builds the agent; links no server package"},
+	{"cmd/telltale-agent", []string{"agent/..."}, []string{"gopkg.in/yaml.v3", "golang.org/x", "google.golang.org/grpc"}, "builds the agent; links no server package"},
 	{"cmd/telltale", nil, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client like any other: links no server or agent package"},
 }
 
@@ -81,7 +85,7 @@ var forbidden = []struct{ from, to, why string }{
 func TestImportGraph(t *testing.T) {
 	pkgs := imports(t)
 	used := map[string]bool{}
-	for _, name := range sortedKeys(pkgs) {
+	for _, name := range slices.Sorted(maps.Keys(pkgs)) {
 		r, ok := ruleFor(name)
 		if !ok {
 			if strings.HasPrefix(name, "bench/") || name == "bench" {
@@ -92,14 +96,21 @@ func TestImportGraph(t *testing.T) {
 		}
 		used[r.who] = true
 		for imp := range pkgs[name] {
-			if !allowed(r, imp) {
+			entry, ok := allowed(r, imp)
+			if !ok {
 				t.Errorf("%s imports %s, which its row does not allow (%s: %s)", name, imp, r.who, r.why)
 			}
+			used[r.who+" → "+entry] = true
 		}
 	}
 	for _, r := range rules {
 		if !used[r.who] {
 			t.Errorf("the row %q matches no package any more: remove or mend it", r.who)
+		}
+		for _, entry := range slices.Concat(r.may, r.mods) {
+			if !used[r.who+" → "+entry] {
+				t.Errorf("the row %q allows %s, which nobody there imports: remove it", r.who, entry)
+			}
 		}
 	}
 	for _, f := range forbidden {
@@ -109,6 +120,22 @@ func TestImportGraph(t *testing.T) {
 		}
 		if reaches(pkgs, f.from, f.to, map[string]bool{}) {
 			t.Errorf("%s reaches %s: %s", f.from, f.to, f.why)
+		}
+	}
+}
+
+// TestDocumentsNameWhatIs holds the paths in the root documents to the tree.
+func TestDocumentsNameWhatIs(t *testing.T) {
+	path := regexp.MustCompile("`((?:agent|api|auth|bench|cmd|deploy|docs|mcp|migrations|tenants|web)/[a-z0-9_./-]*[a-z0-9_])`")
+	for _, doc := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/decisions.md", "bench/README.md"} {
+		text, err := os.ReadFile(filepath.Join("..", doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range path.FindAllSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join("..", string(m[1]))); err != nil {
+				t.Errorf("%s names %s, which does not exist", doc, m[1])
+			}
 		}
 	}
 }
@@ -172,21 +199,26 @@ func ruleFor(name string) (rule, bool) {
 	return rule{}, false
 }
 
-func allowed(r rule, imp string) bool {
-	if rel, ok := strings.CutPrefix(imp, module); ok {
+// allowed finds the entry of a row that lets an import in; within a pattern
+// for a whole tree its packages may import each other.
+func allowed(r rule, imp string) (entry string, ok bool) {
+	if rel, ours := strings.CutPrefix(imp, module); ours {
+		if strings.HasSuffix(r.who, "/...") && matches(r.who, rel) {
+			return "", true
+		}
 		for _, p := range r.may {
 			if matches(p, rel) {
-				return true
+				return p, true
 			}
 		}
-		return strings.HasSuffix(r.who, "/...") && matches(r.who, rel)
+		return "", false
 	}
 	for _, m := range r.mods {
 		if imp == m || strings.HasPrefix(imp, m+"/") {
-			return true
+			return m, true
 		}
 	}
-	return false
+	return "", false
 }
 
 func matches(pattern, name string) bool {
@@ -209,13 +241,4 @@ func reaches(pkgs map[string]map[string]bool, from, to string, seen map[string]b
 		}
 	}
 	return false
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	sort.Strings(out)
-	return out
 }
