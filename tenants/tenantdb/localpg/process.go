@@ -30,6 +30,7 @@ var settings = map[string]string{
 	"max_connections":         "100",
 	"shared_buffers":          "128MB",
 	"max_wal_size":            "1GB",
+	"autovacuum_naptime":      "10s", // a first start fills empty tables fast; plans made without their statistics are slow
 	"logging_collector":       "off",
 	"log_destination":         "stderr",
 	"log_line_prefix":         "%m [%p] %q%u@%d ",
