@@ -2,8 +2,9 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -27,6 +28,9 @@ func newSynthesizer(seed uint64, interval time.Duration) *synthesizer {
 	for _, c := range s.components {
 		var series []inspector.Series
 		for _, m := range c.Metrics {
+			if strings.HasPrefix(m.Name, "host.cgroup_") {
+				continue // these machines are no containers
+			}
 			for _, labels := range labelSets(m.Labels) {
 				series = append(series, inspector.Series{Metric: m.Name, Kind: m.Kind, Unit: m.Unit, Labels: labels})
 			}
@@ -36,41 +40,38 @@ func newSynthesizer(seed uint64, interval time.Duration) *synthesizer {
 	return s
 }
 
-// examples are values of well-known label keys; any other key gets two.
-var examples = map[string][]string{
-	"device": {"sda", "nvme0n1"}, "interface": {"eth0", "lo"}, "reason": {"NO_SOCKET", "TCP_OLD_DATA", "NETFILTER_DROP"},
-	"cpu": {"0", "1"}, "mount": {"/", "/var"}, "op": {"read", "write"}, "signal": {"SIGSEGV", "SIGTERM"}, "direction": {"in", "out"},
+// labelRows are the rows of well-known sets of label keys, as on a small
+// server. Any other key gets two values.
+var labelRows = map[string][][]string{
+	"device op": {{"vda", "read"}, {"vda", "write"}, {"vda", "discard"}, {"vda", "flush"}, {"vdb", "read"}, {"vdb", "write"}, {"vdb", "discard"}, {"vdb", "flush"}},
+	"interface": {{"eth0"}, {"lo"}},
+	"reason benign location": {{"NO_SOCKET", "true", ""}, {"NO_SOCKET", "false", ""}, {"NETFILTER_DROP", "false", ""}, {"SOCKET_RCVBUFF", "false", ""},
+		{"NOT_SPECIFIED", "true", "ip6_mc_input"}},
+	"signal":                {{"ABRT"}, {"BUS"}, {"FPE"}, {"ILL"}, {"KILL"}, {"SEGV"}, {"TERM"}},
+	"mode":                  {{"user"}, {"nice"}, {"system"}, {"idle"}, {"iowait"}, {"irq"}, {"softirq"}, {"steal"}, {"guest"}},
+	"mount mount_id fstype": {{"/", "29", "ext4"}, {"/var/lib", "31", "xfs"}},
+	"kind":                  {{"tcp"}, {"udp"}, {"udplite"}, {"raw"}},
+	"resource stalled":      {{"cpu", "some"}, {"memory", "some"}, {"memory", "full"}, {"io", "some"}, {"io", "full"}},
+	"boot_id":               {{"simulated"}},
 }
 
-// labelSets combines the keys' examples, three sets at most.
+// labelSets combines the keys' values.
 func labelSets(keys []string) [][]inspector.Label {
-	sets := 1
-	for _, k := range keys {
-		sets = max(sets, len(examples[k]), 2)
-	}
 	if len(keys) == 0 {
 		return [][]inspector.Label{nil}
 	}
-	out := make([][]inspector.Label, min(sets, 3))
-	for i := range out {
-		for _, k := range keys {
-			values := examples[k]
-			if values == nil {
-				values = []string{"a", "b"}
-			}
-			out[i] = append(out[i], inspector.Label{Key: k, Value: values[i%len(values)]})
+	rows, ok := labelRows[strings.Join(keys, " ")]
+	if !ok {
+		for _, v := range []string{"a", "b"} {
+			rows = append(rows, slices.Repeat([]string{v}, len(keys)))
 		}
 	}
-	return unique(out)
-}
-
-func unique(sets [][]inspector.Label) [][]inspector.Label {
-	seen := map[string]bool{}
-	var out [][]inspector.Label
-	for _, s := range sets {
-		if k := fmt.Sprint(s); !seen[k] {
-			seen[k] = true
-			out = append(out, s)
+	out := make([][]inspector.Label, len(rows))
+	for i, row := range rows {
+		for j, v := range row {
+			if v != "" {
+				out[i] = append(out[i], inspector.Label{Key: keys[j], Value: v})
+			}
 		}
 	}
 	return out
@@ -78,62 +79,17 @@ func unique(sets [][]inspector.Label) [][]inspector.Label {
 
 // windows are what an agent saw in the interval that ended at end.
 func (s *synthesizer) windows(agent int, end time.Time) []*inspector.Window {
-	number := uint64(end.UnixNano() / int64(s.interval))
-	r := rand.New(rand.NewPCG(s.seed<<20^uint64(agent), number))
-	// How busy this machine is: its own level, a slow wave, and noise.
-	own := 0.2 + 0.6*rand.New(rand.NewPCG(s.seed, uint64(agent))).Float64()
-	wave := 1 + 0.4*math.Sin(2*math.Pi*(float64(end.Unix())/3600+own))
-	load := min(own*wave*(0.9+0.2*r.Float64()), 1)
+	m := newMachine(s.seed, uint64(agent), end, s.interval)
 	out := make([]*inspector.Window, len(s.layouts))
 	for i, l := range s.layouts {
 		w := &inspector.Window{Layout: l, Start: end.Add(-s.interval), End: end, Values: make([]inspector.Value, len(l.Series))}
 		for j, series := range l.Series {
-			w.Values[j] = s.value(series, load, r)
+			w.Values[j] = m.value(series)
 			w.Samples += w.Values[j].Delta + inspector.HistCount(w.Values[j].Hist)
 		}
 		out[i] = w
 	}
 	return out
-}
-
-// value draws one number; size is what is usual for its unit.
-func (s *synthesizer) value(series inspector.Series, load float64, r *rand.Rand) inspector.Value {
-	seconds := s.interval.Seconds()
-	noise := 0.7 + 0.6*r.Float64()
-	switch series.Kind {
-	case inspector.Gauge:
-		size := map[inspector.Unit]float64{inspector.Bytes: 4 << 30, inspector.Nanoseconds: 2e6, inspector.Ratio: 1, inspector.Seconds: 86400}[series.Unit]
-		if size == 0 {
-			size = 200
-		}
-		v := size * load
-		if series.Unit != inspector.Ratio {
-			v *= noise
-		}
-		return inspector.Value{OK: true, Gauge: v}
-	case inspector.Histogram:
-		v := inspector.Value{OK: true}
-		peak := 14 + 6*load // 16 µs to 1 ms in nanoseconds
-		for range int(20 + 180*load) {
-			x := math.Exp2(peak + 2*r.NormFloat64())
-			n := uint64(min(max(x, 1), 1e12))
-			b := inspector.Bucket(n)
-			for len(v.Hist) <= b {
-				v.Hist = append(v.Hist, 0)
-			}
-			v.Hist[b]++
-			v.Sum += n
-		}
-		return v
-	}
-	rate := 40.0
-	switch series.Unit {
-	case inspector.Bytes:
-		rate = 2 << 20
-	case inspector.Nanoseconds:
-		rate = 3e8
-	}
-	return inspector.Value{OK: true, Delta: uint64(rate * seconds * load * noise)}
 }
 
 // capabilities of an agent: one machine in ten lacks privileges.

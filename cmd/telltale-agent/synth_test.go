@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestSyntheticWindows(t *testing.T) {
 	}
 	for _, c := range reg.Components() {
 		for _, m := range c.Metrics {
-			if !seen[m.Name] {
+			if !seen[m.Name] && !strings.HasPrefix(m.Name, "host.cgroup_") {
 				t.Errorf("%s is not simulated", m.Name)
 			}
 		}
@@ -62,6 +63,79 @@ func TestSyntheticNumbersFollowFromTheSeed(t *testing.T) {
 		if cmp.Equal(first, other[0].Values) {
 			t.Errorf("%s has the same numbers", name)
 		}
+	}
+}
+
+// headlines are the label-free values of one window, by metric.
+func headlines(s *synthesizer, agent int, end time.Time) map[string]float64 {
+	out := map[string]float64{}
+	for _, w := range s.windows(agent, end) {
+		for i, sr := range w.Layout.Series {
+			if len(sr.Labels) == 0 {
+				out[sr.Metric] = w.Values[i].Gauge + float64(w.Values[i].Delta)
+			}
+		}
+	}
+	return out
+}
+
+// A machine keeps its own levels, machines differ, and what is rare is rare.
+func TestSyntheticNumbersArePlausible(t *testing.T) {
+	s := newSynthesizer(1, 10*time.Second)
+	start := time.Unix(1_800_000_000, 0)
+	ratios := map[float64]int{}
+	troubled := 0
+	for agent := 1; agent <= 200; agent++ {
+		first := headlines(s, agent, start)
+		ratios[math.Round(first["host.memory_used_ratio"]*1000)]++
+		planted := troubleOf(1, uint64(agent)) != healthy
+		if planted {
+			troubled++
+		}
+		oom, errs := 0.0, 0.0
+		for i := 1; i <= 30; i++ {
+			h := headlines(s, agent, start.Add(time.Duration(i)*10*time.Second))
+			for _, m := range []string{"host.memory_used_ratio", "host.disk_fullest_ratio"} {
+				if d := math.Abs(h[m] - first[m]); d > 0.02 || h[m] < 0.1 || h[m] >= 1 {
+					t.Fatalf("agent %d: %s goes from %v to %v in %d windows", agent, m, first[m], h[m], i)
+				}
+			}
+			if h["host.memory_total_bytes"] != first["host.memory_total_bytes"] || h["host.cpus"] != first["host.cpus"] {
+				t.Fatalf("agent %d changes its size", agent)
+			}
+			oom, errs = oom+h["process.oom_kills"], errs+h["storage.total_errors"]
+			if !planted && (h["host.cpu_busy_ratio"] > 0.9 || h["network.packets_dropped"] > 5 || h["network.listen_overflows"] > 0) {
+				t.Fatalf("agent %d is healthy and has %v", agent, h)
+			}
+		}
+		if !planted && oom+errs > 0 {
+			t.Errorf("agent %d is healthy and has %v OOM kills and %v I/O errors", agent, oom, errs)
+		}
+	}
+	if len(ratios) < 120 {
+		t.Errorf("200 machines have %d levels of memory use", len(ratios))
+	}
+	if troubled < 5 || troubled > 10 {
+		t.Errorf("%d of 200 machines are in trouble", troubled)
+	}
+}
+
+func TestTroubleIsChosenByTheSeed(t *testing.T) {
+	where := func(seed uint64) (out [1000]trouble) {
+		for i := range out {
+			out[i] = troubleOf(seed, uint64(i))
+		}
+		return out
+	}
+	if where(1) != where(1) || where(1) == where(2) {
+		t.Error("the seed does not decide where trouble is")
+	}
+	found := map[trouble]bool{}
+	for _, tr := range where(1) {
+		found[tr] = true
+	}
+	if len(found) < len(troubles) {
+		t.Errorf("only %d kinds of trouble among 1000 machines", len(found))
 	}
 }
 
