@@ -144,9 +144,10 @@ func refusal(f *fault.Error, reference string) *sdk.CallToolResult {
 	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text.String()}}, StructuredContent: json.RawMessage(raw)}
 }
 
-// audit writes one line a call. Argument values are shortened and secret ones
+// audit counts a call and writes its one line. Argument values are shortened and secret ones
 // left out; answers are never logged.
 func (h *Handler) audit(ctx context.Context, t Tool, c caller, raw json.RawMessage, outcome, reason string, size int, took time.Duration) {
+	h.tally.call(outcome)
 	level := slog.LevelInfo
 	if outcome == "panic" || outcome == fault.Internal.String() {
 		level = slog.LevelError
@@ -206,7 +207,8 @@ func resultBytes(res *sdk.CallToolResult) int {
 
 // recoverer is the outermost middleware. A panic would end the process: the
 // SDK recovers none. A plain error would leave with code 0: it becomes an
-// internal error that shows nothing of its cause.
+// internal error that shows nothing of its cause. What leaves as a protocol
+// error is counted.
 func (h *Handler) recoverer(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
 		c, _ := callerOf(ctx)
@@ -215,10 +217,12 @@ func (h *Handler) recoverer(next sdk.MethodHandler) sdk.MethodHandler {
 				h.log.ErrorContext(ctx, "panic in a request", "method", method, "panic", fmt.Sprint(p), "reference", c.reference, "stack", string(debug.Stack()))
 				res, err = nil, internalError(c.reference)
 			}
+			if wire, ok := errors.AsType[*jsonrpc.Error](err); ok {
+				h.tally.refusal(wire.Code)
+			}
 		}()
 		res, err = next(ctx, method, req)
-		var wire *jsonrpc.Error
-		if err != nil && !errors.As(err, &wire) {
+		if _, ok := errors.AsType[*jsonrpc.Error](err); err != nil && !ok {
 			h.log.ErrorContext(ctx, "request failed", "method", method, "reference", c.reference, "error", err)
 			return nil, internalError(c.reference)
 		}

@@ -14,6 +14,7 @@ package mcp
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -69,6 +70,7 @@ type Handler struct {
 	servers *serverCache
 	stream  *sdk.StreamableHTTPHandler
 	mixed   atomic.Uint64
+	tally   tally
 }
 
 // New makes a Handler.
@@ -127,28 +129,28 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reference := auth.Reference(w)
 	scope, ok := auth.ScopeFrom(r.Context())
 	if !ok { // the authentication was not put in front: fail closed
-		(&wireError{Status: http.StatusUnauthorized, Code: jsonrpc.CodeInvalidRequest, Message: "no verified credential"}).write(w, nil)
+		h.refuse(w, nil, &wireError{Status: http.StatusUnauthorized, Code: jsonrpc.CodeInvalidRequest, Message: "no verified credential"})
 		return
 	}
 	if e := h.switchedOff(r.Context(), scope); e != nil {
-		e.write(w, nil)
+		h.refuse(w, nil, e)
 		return
 	}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		(&wireError{Status: http.StatusMethodNotAllowed, Code: jsonrpc.CodeInvalidRequest,
-			Message: "this endpoint keeps no session: send each message with POST"}).write(w, nil)
+		h.refuse(w, nil, &wireError{Status: http.StatusMethodNotAllowed, Code: jsonrpc.CodeInvalidRequest,
+			Message: "this endpoint keeps no session: send each message with POST"})
 		return
 	}
 	v, err := readView(r.URL.Query(), h.tools)
 	if err != nil {
 		f := fault.Of(err)
-		refuse(jsonrpc.CodeInvalidRequest, f.Msg+"; "+f.Next).write(w, nil)
+		h.refuse(w, nil, refuse(jsonrpc.CodeInvalidRequest, f.Msg+"; "+f.Next))
 		return
 	}
 	body, e := readBody(w, r)
 	if e != nil {
-		e.write(w, nil)
+		h.refuse(w, nil, e)
 		return
 	}
 	msg, e := readMessage(body)
@@ -157,14 +159,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if e.Code == jsonrpc.CodeInvalidParams && msg.ID != nil && r.Header.Get(versionHeader) != modernVersion {
 			e.Status = http.StatusOK
 		}
-		e.write(w, msg.ID)
+		h.refuse(w, msg.ID, e)
 		return
 	}
 	if e := refuseVersion(r.Header, msg); e != nil {
-		e.write(w, msg.ID)
+		h.refuse(w, msg.ID, e)
 		return
 	}
 	if need, missing := h.missingScope(scope, v, msg); missing {
+		h.tally.add(&h.tally.refused, "insufficient_scope")
 		h.cfg.Challenger.InsufficientScope(w, r, scope, need)
 		return
 	}
@@ -174,7 +177,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.mixed.Add(1)
 	}
 	if e := refuseLegacy(req.Header, msg); e != nil {
-		e.write(w, msg.ID)
+		h.refuse(w, msg.ID, e)
 		return
 	}
 	req.Body = io.NopCloser(bytes.NewReader(body))
@@ -182,8 +185,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	_ = errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})) // not every writer has deadlines
 	out := newStream(w, msg, h.cfg.Pulse)
-	defer out.finish()
+	defer func() {
+		if e := out.finish(); e != nil {
+			h.refuse(w, msg.ID, e)
+		}
+	}()
 	h.stream.ServeHTTP(out, req)
+}
+
+// refuse counts a refusal and answers with it.
+func (h *Handler) refuse(w http.ResponseWriter, id json.RawMessage, e *wireError) {
+	h.tally.refusal(e.Code)
+	e.write(w, id)
 }
 
 // switchedOff says why this server or this tenant offers no MCP.

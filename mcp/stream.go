@@ -139,30 +139,28 @@ func (s *stream) beat() {
 	s.timer.Reset(s.pulse)
 }
 
-// finish ends the comments and sends a refusal that was held back.
-func (s *stream) finish() {
+// finish ends the comments. It returns the refusal that was held back, as the
+// JSON-RPC error to answer with; nil when there is nothing left to say.
+func (s *stream) finish() *wireError {
 	s.mu.Lock()
 	s.closed = true
 	s.timer.Stop()
 	held := s.held
 	s.mu.Unlock()
 	if !held {
-		return
+		return nil
 	}
 	privateHeaders(s.w.Header())
 	if allow := s.header.Get("Allow"); allow != "" {
 		s.w.Header().Set("Allow", allow)
 	}
 	text := strings.TrimSpace(s.text.String())
-	if strings.Contains(text, "not handled") {
-		if !s.msg.call() { // an unknown notification concerns nobody
-			s.w.WriteHeader(http.StatusAccepted)
-			return
-		}
-		e := &wireError{Status: http.StatusOK, Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + clip(s.msg.Method, 64)}
-		e.write(s.w, s.msg.ID)
-		return
+	switch {
+	case !strings.Contains(text, "not handled"):
+		return &wireError{Status: s.status, Code: jsonrpc.CodeInvalidRequest, Message: text}
+	case !s.msg.call(): // an unknown notification concerns nobody
+		s.w.WriteHeader(http.StatusAccepted)
+		return nil
 	}
-	e := &wireError{Status: s.status, Code: jsonrpc.CodeInvalidRequest, Message: text}
-	e.write(s.w, s.msg.ID)
+	return &wireError{Status: http.StatusOK, Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + clip(s.msg.Method, 64)}
 }

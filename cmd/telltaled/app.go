@@ -146,7 +146,7 @@ func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.
 	fence := auth.NewFence(a.site)
 	gate := auth.NewGate(a.site, verifier, sessions, challenger)
 	metadata := auth.NewMetadata(a.site, a.directory, nil)
-	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{"tokens": tokens.Stats, "sessions": sessions.Stats}), doorRefusals{verifier, fence})
+	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{"tokens": tokens.Stats, "sessions": sessions.Stats}), refusals(verifier, fence))
 	api := rest.New(rest.Config{
 		Log: log, Guards: rest.Guards{Gate: gate, Fence: fence, Sessions: sessions, Challenger: challenger},
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,

@@ -32,6 +32,11 @@ func registerOwn(own prometheus.Registerer, a *app, windows *metrics.Service, us
 	total("telltale_tenant_cache_evicted_total", "Tenants that newer ones pushed out of the cache of slugs.", a.directory.SlugsEvicted)
 	total("telltale_mcp_servers_evicted_total", "Cached MCP servers that newer ones pushed out.", a.tools.Evicted)
 	total("telltale_mcp_mixed_era_total", "Requests of clients that mix the MCP revisions.", a.tools.MixedEra)
+	byLabel := func(name, help, label string, read func() map[string]uint64) {
+		own.MustRegister(countsBy[string]{prometheus.NewDesc(name, help, []string{label}, nil), read})
+	}
+	byLabel("telltale_mcp_calls_total", "Tool calls and resource reads, by outcome.", "outcome", func() map[string]uint64 { return a.tools.Counts().Calls })
+	byLabel("telltale_mcp_refused_total", "MCP requests refused with a JSON-RPC error or for a missing scope, by its name.", "error", func() map[string]uint64 { return a.tools.Counts().Refused })
 	own.MustRegister(poolStats{a.db})
 }
 

@@ -30,23 +30,28 @@ func (c doorCaches) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// doorRefusals exposes what was turned away, by the check that failed.
-type doorRefusals struct {
-	verifier *auth.Verifier
-	fence    *auth.Fence
+// refusals counts what was turned away at the door, by the check that failed.
+func refusals(v *auth.Verifier, f *auth.Fence) prometheus.Collector {
+	desc := prometheus.NewDesc("telltale_auth_refused_total", "Requests turned away for their credential, host or origin, by failed check.", []string{"check"}, nil)
+	return countsBy[auth.Class]{desc, func() map[auth.Class]uint64 {
+		out := v.Refusals()
+		out["host"], out["origin"] = f.Refused()
+		return out
+	}}
 }
 
-var refused = prometheus.NewDesc("telltale_auth_refused_total", "Requests turned away for their credential, host or origin, by failed check.", []string{"check"}, nil)
+// countsBy exposes counts that a part keeps by one label.
+type countsBy[L ~string] struct {
+	desc *prometheus.Desc
+	read func() map[L]uint64
+}
 
 // Describe implements prometheus.Collector.
-func (doorRefusals) Describe(ch chan<- *prometheus.Desc) { ch <- refused }
+func (c countsBy[L]) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 
 // Collect implements prometheus.Collector.
-func (d doorRefusals) Collect(ch chan<- prometheus.Metric) {
-	for class, n := range d.verifier.Refusals() {
-		ch <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(n), string(class))
+func (c countsBy[L]) Collect(ch chan<- prometheus.Metric) {
+	for label, n := range c.read() {
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), string(label))
 	}
-	hosts, origins := d.fence.Refused()
-	ch <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(hosts), "host")
-	ch <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(origins), "origin")
 }
