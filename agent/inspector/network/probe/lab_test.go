@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -225,4 +226,12 @@ func until(t *testing.T, what string, ok func() bool) {
 		}
 		<-tick.C
 	}
+}
+
+// newNamespaceChild runs a process in a network namespace of its own, which
+// dies with it.
+func newNamespaceChild() error {
+	cmd := exec.Command("/bin/true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	return cmd.Run()
 }
