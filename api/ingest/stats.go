@@ -20,7 +20,7 @@ type Stats struct {
 	Live                 int    // open streams
 	Streams              uint64 // streams opened
 	Replaced             uint64 // closed for a younger stream of the same node
-	Parked               uint64 // held back: the identity was live on another machine or boot
+	Parked               uint64 // held back: another life of the identity was live
 	Cut                  uint64 // closed for a certificate that is no longer good
 	Drained              uint64 // asked to reconnect
 	AdmitDenied          uint64 // streams and enrolments turned away by rate

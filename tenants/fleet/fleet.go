@@ -24,7 +24,7 @@ type Status string
 const (
 	Revoked     Status = "revoked"     // the certificate was revoked
 	Never       Status = "never"       // enrolled, but no stream was ever opened
-	Duplicate   Status = "duplicate"   // one identity is live on two machines or boots at once
+	Duplicate   Status = "duplicate"   // one identity is live on two machines, boots or agents at once
 	Quarantined Status = "quarantined" // live, but its clock is more than an hour off: new data is kept out
 	Online      Status = "online"      // heard of within tenants.NodeStaleAfter
 	Stale       Status = "stale"       // the stream is open but silent for longer
