@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +42,10 @@ func newLoop(t testing.TB, size int64) *loop {
 		t.Fatal(err)
 	}
 	defer control.Close()
+	before, err := filepath.Glob("/sys/block/loop*")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 20 { // another process may be faster to the free device
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -57,6 +63,9 @@ func newLoop(t testing.TB, size int64) *loop {
 					t.Errorf("detach %s: %v", l.name, err)
 				}
 				l.dev.Close()
+				if !slices.Contains(before, "/sys/block/"+l.name) {
+					l.remove(n)
+				}
 			})
 			return l
 		}
@@ -67,6 +76,16 @@ func newLoop(t testing.TB, size int64) *loop {
 	}
 	t.Fatal("no free loop device")
 	return nil
+}
+
+// remove takes away a device that the test made, unless someone uses it now.
+func (l *loop) remove(n int) {
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer control.Close()
+	_ = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, n)
 }
 
 // aligned returns memory that O_DIRECT accepts.
@@ -134,4 +153,18 @@ func (l *loop) stat(t *testing.T) (s kernelStat) {
 	}
 	s[3].ios, s[3].ms = n[15], n[16]
 	return s
+}
+
+// until waits for a condition with a deadline.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 10 s in vain: %s", what)
+		}
+		<-tick.C
+	}
 }
