@@ -28,16 +28,16 @@ type procIncreases struct {
 type procCounters struct {
 	dir                        string
 	forks, oomKills            inspector.Counter
-	waited                     inspector.Counter
-	hasForks, hasWait, hasKill bool // whether the kernel has the counter, found at the start
+	waited                     map[string]*inspector.Counter // by CPU
+	hasForks, hasWait, hasKill bool                          // whether the kernel has the counter, found at the start
 }
 
 func newProcCounters(dir string) *procCounters {
-	p := &procCounters{dir: dir}
+	p := &procCounters{dir: dir, waited: map[string]*inspector.Counter{}}
 	p.forks.Narrow, p.oomKills.Narrow = narrowLongs, narrowLongs
 	_, p.hasForks = parseField(p.read("stat"), "processes")
 	_, p.hasKill = parseField(p.read("vmstat"), "oom_kill")
-	_, p.hasWait = parseSchedstat(p.read("schedstat"))
+	p.hasWait = parseSchedstat(p.read("schedstat")) != nil
 	return p
 }
 
@@ -82,8 +82,8 @@ func (p *procCounters) step() procIncreases {
 		inc.oomKills.n, inc.oomKills.known = p.oomKills.Step(n)
 	}
 	if p.hasWait {
-		if n, ok := parseSchedstat(p.read("schedstat")); ok {
-			inc.waited.n, inc.waited.known = p.waited.Step(n)
+		if n := parseSchedstat(p.read("schedstat")); n != nil {
+			inc.waited = p.stepWaits(n)
 		}
 	}
 	return inc
@@ -104,26 +104,48 @@ func parseField(b []byte, name string) (uint64, bool) {
 	return 0, false
 }
 
-// parseSchedstat adds up the nanoseconds that tasks waited on each CPU: the
+// stepWaits adds up the increases of the CPUs. One that was taken offline
+// leaves the file and comes back with its past, so each has its own counter;
+// one that is new since the last reading has no increase yet.
+func (p *procCounters) stepWaits(now map[string]uint64) increase {
+	inc := increase{known: len(p.waited) > 0}
+	for cpu, n := range now {
+		c, before := p.waited[cpu]
+		if !before {
+			c = &inspector.Counter{}
+			p.waited[cpu] = c
+		}
+		more, ok := c.Step(n)
+		inc.known = inc.known && (ok || !before)
+		inc.n += more
+	}
+	if !inc.known {
+		return increase{}
+	}
+	return inc
+}
+
+// parseSchedstat reads the nanoseconds that tasks waited on each CPU: the
 // eighth value of its lines (Documentation/scheduler/sched-stats.rst). One
-// line that cannot be read makes the sum unknown.
-func parseSchedstat(b []byte) (uint64, bool) {
-	var sum uint64
-	found := false
+// line that cannot be read makes all of it unknown: nil.
+func parseSchedstat(b []byte) map[string]uint64 {
+	var out map[string]uint64
 	for line := range bytes.Lines(b) {
 		f := bytes.Fields(line)
 		if len(f) == 0 || !bytes.HasPrefix(f[0], []byte("cpu")) {
 			continue
 		}
 		if len(f) < 9 {
-			return 0, false
+			return nil
 		}
 		n, err := strconv.ParseUint(string(f[8]), 10, 64)
 		if err != nil {
-			return 0, false
+			return nil
 		}
-		sum += n
-		found = true
+		if out == nil {
+			out = map[string]uint64{}
+		}
+		out[string(f[0])] = n
 	}
-	return sum, found
+	return out
 }

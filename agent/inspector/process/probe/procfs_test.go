@@ -48,12 +48,38 @@ func TestParseSchedstat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := parseSchedstat(b); !ok || got != 1000000001 {
-		t.Errorf("%d, %v; want the sum over both CPUs", got, ok)
+	var sum uint64
+	got := parseSchedstat(b)
+	for _, n := range got {
+		sum += n
+	}
+	if len(got) != 2 || sum != 1000000001 {
+		t.Errorf("%v; want both CPUs", got)
 	}
 	for _, bad := range []string{"", "version 17\n", "cpu0 1 2 3\n", "cpu0 0 0 0 0 0 0 1 -5 3\n"} {
-		if got, ok := parseSchedstat([]byte(bad)); ok {
-			t.Errorf("%q reads as %d", bad, got)
+		if got := parseSchedstat([]byte(bad)); got != nil {
+			t.Errorf("%q reads as %v", bad, got)
+		}
+	}
+}
+
+// A CPU that goes offline takes nothing back, and its return charges nothing
+// that it counted before.
+func TestWaitsOfACPUThatGoesAndReturns(t *testing.T) {
+	p := newProcCounters(t.TempDir())
+	for i, c := range []struct {
+		now  map[string]uint64
+		want increase
+	}{
+		{map[string]uint64{"cpu0": 100, "cpu1": 1 << 40}, increase{}},
+		{map[string]uint64{"cpu0": 105, "cpu1": 1<<40 + 1}, increase{6, true}},
+		{map[string]uint64{"cpu0": 106}, increase{1, true}},
+		{map[string]uint64{"cpu0": 107, "cpu1": 1<<40 + 3}, increase{3, true}},
+		{map[string]uint64{"cpu0": 108, "cpu1": 1<<40 + 3, "cpu2": 1 << 50}, increase{1, true}},
+		{map[string]uint64{"cpu0": 50, "cpu1": 1<<40 + 3, "cpu2": 1 << 50}, increase{}},
+	} {
+		if got := p.stepWaits(c.now); got != c.want {
+			t.Errorf("step %d: %+v, want %+v", i, got, c.want)
 		}
 	}
 }
@@ -70,9 +96,7 @@ func FuzzParse(f *testing.F) {
 		if n, ok := parseField(b, "oom_kill"); !ok && n != 0 {
 			t.Errorf("unknown, yet %d", n)
 		}
-		if n, ok := parseSchedstat(b); !ok && n != 0 {
-			t.Errorf("unknown, yet %d", n)
-		}
+		newProcCounters(t.TempDir()).stepWaits(parseSchedstat(b))
 	})
 }
 
