@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -154,6 +155,26 @@ func TestIdleInterfacesAreKnownToBeZero(t *testing.T) {
 	n.run("ip", "link", "del", "quiet0")
 	if _, there, l := value("quiet0"); there || l == first {
 		t.Error("an interface that is gone is still there")
+	}
+}
+
+// A reading that had to wait, because the machine or the agent stood still,
+// belongs into the window that it is charged to, to its end.
+func TestWindowEndsWithItsReading(t *testing.T) {
+	n := newNetns(t)
+	c := look(t, n)
+	list, wait := c.kernel.list, 300*time.Millisecond
+	c.kernel.list = func() (map[uint32]string, error) { <-time.After(wait); return list() }
+	now := time.Now()
+	ws, err := c.Collect(t.Context(), now)
+	n.check(err)
+	if took := ws[0].End.Sub(now); took < wait || took > wait+10*time.Second {
+		t.Errorf("the window ends %v after its call, the reading took %v", took, wait)
+	}
+	next, err := c.Collect(t.Context(), time.Now())
+	n.check(err)
+	if !next[0].Start.Equal(ws[0].End) {
+		t.Errorf("windows to %v and from %v do not join", ws[0].End, next[0].Start)
 	}
 }
 
