@@ -3,6 +3,8 @@ import { defineConfig } from "vitest/config";
 
 export default defineConfig({
   plugins: [react()],
+  // public/ holds nothing but .gitkeep, which each build copies into dist: the
+  // server embeds that folder, built or not, and it must not be empty.
   build: {
     target: "es2022",
     // Data URIs would need a wider content security policy.

@@ -4,7 +4,7 @@
 // single window is lost, stored twice or kept out.
 //
 // It starts a stack of its own on loopback. Its limit is a raw COPY of the
-// same rows on the same cluster (copy.go). Start reading at run.
+// same rows on the same cluster (database.go). Start reading at run.
 package main
 
 import (

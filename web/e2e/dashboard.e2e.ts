@@ -88,6 +88,7 @@ it("signs in, shows the node, and charts what REST answers", async () => {
   await link.click();
   await page.getByRole("heading", { name: node.name, level: 1 }).waitFor();
 
+  for (const module of ["network", "storage", "process"]) await page.getByRole("region", { name: module, exact: true }).locator(".uplot canvas").first().waitFor({ timeout: 60_000 });
   // A chart of the real machine appears and moves on by itself.
   const row = page.locator('tr[data-series="forks"]');
   await row.waitFor({ timeout: 60_000 });
