@@ -130,7 +130,7 @@ func (g *agentGroup) args(c agentChild) [][]string {
 // runningAgents are started children.
 type runningAgents struct {
 	mu   sync.Mutex
-	pid  []int
+	pid  []int // of each child, in their order
 	done sync.WaitGroup
 }
 
@@ -144,10 +144,10 @@ func (g *agentGroup) start(ctx context.Context) (*runningAgents, error) {
 		log.Close()
 		return nil, fmt.Errorf("the agent is not beside the server: %w; run 'make build'", err)
 	}
-	r := &runningAgents{}
+	r := &runningAgents{pid: make([]int, len(g.children))}
 	up := make(chan error, len(g.children))
-	for _, c := range g.children {
-		r.done.Go(func() { g.run(ctx, c, log, r, up) })
+	for i := range g.children {
+		r.done.Go(func() { g.run(ctx, i, log, r, up) })
 	}
 	go func() { r.done.Wait(); log.Close() }()
 	for range g.children {
@@ -167,7 +167,8 @@ func (r *runningAgents) pids() []int {
 }
 
 // run keeps one child running. It tells up about the first start.
-func (g *agentGroup) run(ctx context.Context, c agentChild, log io.Writer, r *runningAgents, up chan<- error) {
+func (g *agentGroup) run(ctx context.Context, child int, log io.Writer, r *runningAgents, up chan<- error) {
+	c := g.children[child]
 	// The kernel ties a child's death signal to the thread that started it.
 	runtime.LockOSThread()
 	told := false
@@ -194,7 +195,7 @@ func (g *agentGroup) run(ctx context.Context, c agentChild, log io.Writer, r *ru
 			last := i == len(steps)-1
 			if last {
 				r.mu.Lock()
-				r.pid = append(r.pid, cmd.Process.Pid)
+				r.pid[child] = cmd.Process.Pid
 				r.mu.Unlock()
 				tell(nil)
 			}
