@@ -83,7 +83,6 @@ type PrincipalKind string
 
 // The kinds of principal.
 const (
-	PersonPrincipal  PrincipalKind = "oauth"    // a person or client with an OAuth token
 	TokenPrincipal   PrincipalKind = "token"    // an operator token
 	NodePrincipal    PrincipalKind = "node"     // an agent with a client certificate
 	SessionPrincipal PrincipalKind = "session"  // a dashboard session

@@ -40,6 +40,9 @@ func problemOf(err error, reference string) auth.Problem {
 	if p.Status == statusClientClosed {
 		p.Title = "Client Closed Request" // not in the registry of statuses
 	}
+	if f.Kind == fault.Invalid && f.Next == "" {
+		p.Next = []string{"correct it and send the request again; /api/v1/openapi.yaml says what is taken"}
+	}
 	p.Detail, p.Field = inspector.CleanText(p.Detail), inspector.CleanText(p.Field)
 	for i := range p.Next {
 		p.Next[i] = inspector.CleanText(p.Next[i])

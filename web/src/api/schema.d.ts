@@ -724,7 +724,9 @@ export interface components {
                  *       "kind": "INVALID_ARGUMENT",
                  *       "reason": "invalid_argument",
                  *       "field": "limit",
-                 *       "next": [],
+                 *       "next": [
+                 *         "correct it and send the request again; /api/v1/openapi.yaml says what is taken"
+                 *       ],
                  *       "reference_id": "7q2n6c4xkd5mb3wa2hvt"
                  *     }
                  */
