@@ -211,9 +211,24 @@ func (m *module) collect(ctx context.Context) error {
 	defer cancel()
 	windows, err := m.collector.Collect(ctx, time.Now())
 	for _, w := range windows {
+		w.Start = began(w.Start, w.End.Round(0).Sub(w.Start.Round(0)), w.End.Sub(w.Start), w.End)
 		m.runner.sink.Push(w)
 	}
 	return err
+}
+
+// maxSlew is how far a clock that is only disciplined, not set, may move
+// during a window.
+const maxSlew = time.Second
+
+// began is when a window began by the clock that its end was read from. After
+// the clock was set, or the machine slept, the start that was read before is
+// no longer as far from the end as time has really passed.
+func began(start time.Time, byWall, passed time.Duration, end time.Time) time.Time {
+	if (byWall - passed).Abs() > maxSlew {
+		return end.Add(-passed)
+	}
+	return start
 }
 
 // panicError is a recovered panic.
