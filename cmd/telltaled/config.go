@@ -58,6 +58,17 @@ func logFlags(fs *flag.FlagSet, level, form *string) {
 	fs.StringVar(form, "log-format", "text", "`FORMAT` of the log: text or json")
 }
 
+func checkLog(level, form string) error {
+	var bad []error
+	if _, ok := logLevels[level]; !ok {
+		bad = append(bad, fmt.Errorf("--log-level %q: want debug, info, warn or error", level))
+	}
+	if form != "text" && form != "json" {
+		bad = append(bad, fmt.Errorf("--log-format %q: want text or json", form))
+	}
+	return errors.Join(bad...)
+}
+
 // check reports every mistake and unsafe combination together.
 func (c *config) check() error {
 	var bad []error
@@ -65,11 +76,8 @@ func (c *config) check() error {
 	if err := c.db.check(); err != nil {
 		bad = append(bad, err)
 	}
-	if _, ok := logLevels[c.logLevel]; !ok {
-		say("--log-level %q: want debug, info, warn or error", c.logLevel)
-	}
-	if c.logForm != "text" && c.logForm != "json" {
-		say("--log-format %q: want text or json", c.logForm)
+	if err := checkLog(c.logLevel, c.logForm); err != nil {
+		bad = append(bad, err)
 	}
 	if c.keyFile == "" {
 		say("--key-file is missing: name a file on durable storage; it is made when it does not exist")

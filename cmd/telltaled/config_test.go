@@ -92,6 +92,7 @@ func TestUnsafeCombinationsRefuse(t *testing.T) {
 		"--database is missing": func(c *config) { c.db.dsn = "" },
 		"no prefix such as":     func(c *config) { c.proxies = words{"10.0.0.1"} },
 		"--log-level":           func(c *config) { c.logLevel = "loud" },
+		"--log-format":          func(c *config) { c.logForm = "xml" },
 		"no host:port":          func(c *config) { c.grpc = "8401" },
 	} {
 		c := good()

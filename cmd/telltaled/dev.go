@@ -54,8 +54,8 @@ func (o *devOptions) check() error {
 	if o.agents < 1 || o.agents > maxDevAgents {
 		bad = append(bad, fmt.Errorf("--agents %d: want 1 to %d", o.agents, maxDevAgents))
 	}
-	if _, ok := logLevels[o.logLevel]; !ok {
-		bad = append(bad, fmt.Errorf("--log-level %q: want debug, info, warn or error", o.logLevel))
+	if err := checkLog(o.logLevel, o.logForm); err != nil {
+		bad = append(bad, err)
 	}
 	if len(bad) > 0 {
 		return fmt.Errorf("%w: %w", errUsage, errors.Join(bad...))
