@@ -25,6 +25,8 @@ type memory struct {
 	layouts map[inspector.LayoutHash]*inspector.Layout
 }
 
+func (m *memory) Skip(context.Context, tenants.Scope, uint64, uint64) error { return nil }
+
 func (m *memory) OpenStream(context.Context, tenants.Scope, uint64, uint64) (metrics.Position, error) {
 	return metrics.Position{Epoch: 1}, nil
 }

@@ -64,6 +64,7 @@ type Sessions interface {
 type Windows interface {
 	Writer
 	OpenStream(ctx context.Context, scope tenants.Scope, epoch, nextSeq uint64) (metrics.Position, error)
+	Skip(ctx context.Context, scope tenants.Scope, epoch, seq uint64) error
 	PutLayout(ctx context.Context, scope tenants.Scope, encoded []byte) (inspector.LayoutHash, error)
 	UnknownLayouts(ctx context.Context, scope tenants.Scope, hashes []inspector.LayoutHash) ([]inspector.LayoutHash, error)
 	Check(ctx context.Context, scope tenants.Scope, r metrics.Report, skew time.Duration) (metrics.Checked, error)

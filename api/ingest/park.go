@@ -83,5 +83,12 @@ func (st *stream) position(ctx context.Context, h *pb.Hello, own, changed bool) 
 	if err == nil && changed && pos.Epoch == h.Epoch && h.NextSeq <= pos.HighSeq {
 		return st.s.deps.Windows.OpenStream(ctx, st.scope, 0, h.NextSeq)
 	}
+	if err == nil && changed && pos.Epoch == h.Epoch && h.NextSeq > pos.HighSeq+1 {
+		// What lies between was set aside by the agent that died, not lost. What
+		// it held is gone with it: how much, nobody knows.
+		if err = st.s.deps.Windows.Skip(ctx, st.scope, pos.Epoch, h.NextSeq-1); err == nil {
+			pos.HighSeq = h.NextSeq - 1
+		}
+	}
 	return pos, err
 }

@@ -94,19 +94,33 @@ func TestExactlyOnceOverAgentRestart(t *testing.T) {
 			n++
 		}
 		r.eventually("acknowledged", func() bool { return u.Stats().Acked == 5 })
+		position := filepath.Join(id.Dir(), "position.json")
+		reserved, err := os.ReadFile(position)
+		must(t, err)
 		stop()
 		r.eventually("the server sees a clean end", func() bool {
 			d, err := r.fleet.Get(t.Context(), limited(r.acme, node), node.String())
 			must(t, err)
 			return len(d.Sessions) > 0 && d.Sessions[0].CloseReason == "eof"
 		})
-		if round == 1 { // a crash keeps the reservation; a lost file means a new epoch
-			must(t, os.Remove(filepath.Join(id.Dir(), "position.json")))
+		if round == 0 { // as a kill leaves it: a block of numbers is set aside
+			must(t, os.WriteFile(position, reserved, 0o600))
+		}
+		if round == 1 { // a lost file means a new epoch
+			d, err := r.fleet.Get(t.Context(), limited(r.acme, node), node.String())
+			must(t, err)
+			if d.Epoch != 1 || d.Seq < 1000 {
+				t.Errorf("epoch %d, seq %d: the agent did not go on above its reservation", d.Epoch, d.Seq)
+			}
+			must(t, os.Remove(position))
 		}
 	}
 	r.wantRows(node, n)
 	d, err := r.fleet.Get(t.Context(), limited(r.acme, node), node.String())
 	must(t, err)
+	if d.Loss.MissingSeq != 0 {
+		t.Errorf("%d reports count as missing: numbers set aside by a dead agent were never used", d.Loss.MissingSeq)
+	}
 	if d.Epoch != 2 || d.Seq != 5 {
 		t.Errorf("epoch %d, seq %d, want 2 and 5", d.Epoch, d.Seq)
 	}

@@ -116,6 +116,25 @@ func (s *Service) OpenStream(ctx context.Context, scope tenants.Scope, epoch, ne
 	return Position{Epoch: uint64(e), HighSeq: uint64(q)}, nil
 }
 
+// Skip says that the node that scope is used none of the numbers up to seq
+// that are not committed: an agent that died starts again above all numbers it
+// had set aside. They do not count as missing. Another epoch than the current
+// one changes nothing.
+func (s *Service) Skip(ctx context.Context, scope tenants.Scope, epoch, seq uint64) error {
+	key, err := nodeOf(scope)
+	if err != nil {
+		return err
+	}
+	if epoch > MaxSeq || seq > MaxSeq {
+		return fault.Bad("seq", "epoch and seq are at most 2^53")
+	}
+	err = s.db.InTenants(ctx, []tenants.TenantID{key.tenant}, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sqlSkip, uid(key.tenant), uid(key.node), int64(epoch), int64(seq))
+		return err
+	})
+	return tenantdb.Fault(err)
+}
+
 // Gauges reads the service's own health; it is cheap.
 func (s *Service) Gauges() Gauges {
 	c := &s.counts

@@ -31,6 +31,8 @@ on conflict (tenant_id, node_id) do update set
   seq   = case when h.epoch = $3 then h.seq else 0 end
 returning epoch, seq`
 
+	sqlSkip = `update node_head set seq = greatest(seq, $4) where tenant_id = $1 and node_id = $2 and epoch = $3`
+
 	// Rows are locked in one order by every batch, so that two batches with
 	// the same nodes wait for each other and cannot deadlock.
 	sqlLockHeads = `
