@@ -302,10 +302,11 @@ export interface components {
         };
         /**
          * @description online: heard of within 45 seconds. stale: its stream is open and has
-         *     been silent for longer. offline: its stream is closed. quarantined: it
-         *     is live and its clock is more than an hour off, so new data is kept
-         *     out. duplicate: one identity is live on two machines at once.
-         *     revoked: its certificate is void. never: enrolled and not seen since.
+         *     been silent for longer. offline: its stream is closed, or silent for
+         *     five minutes. quarantined: it is live and its clock is more than an
+         *     hour off, so new data is kept out. duplicate: one identity is live on
+         *     two machines, boots or agents at once. revoked: its certificate is
+         *     void. never: enrolled and not seen since.
          * @enum {string}
          */
         NodeStatus: "online" | "stale" | "offline" | "quarantined" | "duplicate" | "revoked" | "never";
