@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// readyDoc is the ready file: what a script needs to use a running dev stack.
+type readyDoc struct {
+	BaseURL      string        `json:"base_url"`
+	MgmtURL      string        `json:"mgmt_url"`
+	GRPCAddr     string        `json:"grpc_addr"`
+	CAFile       string        `json:"ca_file"` // of the gRPC server
+	Issuer       *string       `json:"issuer"`  // null: no identity provider runs
+	DashboardURL string        `json:"dashboard_url"`
+	Tenants      []readyTenant `json:"tenants"`
+	AgentPIDs    []int         `json:"agent_pids"`
+	PostgresDSN  string        `json:"postgres_dsn"`
+}
+
+type readyTenant struct {
+	Slug           string            `json:"slug"`
+	MCPURL         string            `json:"mcp_url"`
+	RESTURL        string            `json:"rest_url"`
+	OperatorTokens map[string]string `json:"operator_tokens"`
+	EnrolToken     string            `json:"enrol_token"`
+
+	agentToken string // enrols the stack's own agents
+}
+
+// writeJSON writes a private file by rename, so that no reader sees half.
+func writeJSON(path string, v any) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".telltale-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	enc := json.NewEncoder(f)
+	enc.SetEscapeHTML(false) // a DSN is copied by hand, too
+	enc.SetIndent("", "  ")
+	err = errors.Join(enc.Encode(v), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// shown is a path as it is shortest to type here.
+func shown(path string) string {
+	if wd, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(wd, path); err == nil && len(rel) < len(path) {
+			return rel
+		}
+	}
+	return path
+}
+
+func printWelcome(d *devRun, doc readyDoc, privileges string) {
+	acme := doc.Tenants[0]
+	fmt.Fprintf(d.out.w, `%5.1fs  ready
+
+  Dashboard        %s   (tenant acme, the token below)
+  Operator token   %s
+  Shell            export TELLTALE_URL=%s TELLTALE_TOKEN=%s
+                   bin/telltale call metrics_summary '{"module":"network"}'
+  MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
+  Administration   export TELLTALE_DATABASE='%s'
+                   bin/telltaled tenant list
+  All of this      %s   (addresses, CA file, a token of every kind; new tokens at each start)
+  Log              %s
+%s
+Press Ctrl-C to stop everything.
+`, time.Since(d.out.start).Seconds(), doc.DashboardURL, acme.OperatorTokens["read"], acme.MCPURL, acme.OperatorTokens["read"],
+		acme.MCPURL, acme.OperatorTokens["read"], d.dsn, shown(d.o.readyFile), shown(d.logFile.Name()), privileges)
+}
