@@ -18,7 +18,6 @@ create table layout (
     primary key (tenant_id, layout_id),
     unique (tenant_id, hash)
 );
-create index layout_by_use on layout (used_at);
 select telltale_protect('layout', app => 'select', ingest => 'select, insert, update', jobs => 'select, update, delete');
 
 -- Where a node's reports stand, and its latest headline values. Half of each
