@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
 )
@@ -318,4 +320,55 @@ func TestNamespacesThatFoundNoRoom(t *testing.T) {
 	look(false, map[uint64]networkMib{1: at(102), 2: at(51)}, 8) // from here it counts
 	look(false, map[uint64]networkMib{2: at(51)}, 8)             // a death takes nothing back
 	look(false, map[uint64]networkMib{2: at(40)}, 8)             // nor does a smaller number
+}
+
+// With more namespaces than the map holds, those that found room are counted,
+// the answer says that it is not whole, and a death makes room.
+func TestMoreNamespacesThanRoom(t *testing.T) {
+	newNetns(t)
+	newNetns(t)
+	spec, err := loadNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	k := &kernel{log: log, missed: map[string]uint64{}}
+	if err := k.configure(spec, Config{Proc: "/proc", Sys: "/sys"}); err != nil {
+		t.Fatal(err)
+	}
+	spec.Maps["mibs"].MaxEntries = 1
+	k.set = bpfload.Open(spec, []bpfload.Program{{Name: "read_mibs", Attach: bpfload.OnDemand}}, nil, log)
+	defer k.set.Close()
+	if f := k.set.Failure("read_mibs"); f != nil {
+		t.Skipf("this kernel cannot walk the namespaces: %s", f.Reason)
+	}
+	var last uint64
+	for range 3 {
+		r := &reading{counters: map[string]uint64{}}
+		if err := k.read(r); err != nil {
+			t.Fatal(err)
+		}
+		if !k.mibs.partial || len(k.mibs.last) != 1 || r.truncated <= last || r.established == nil {
+			t.Errorf("partial %v, %d namespaces, %d left out", k.mibs.partial, len(k.mibs.last), r.truncated)
+		}
+		last = r.truncated
+	}
+	// The one that has the room dies: another takes it, and brings no past.
+	var dead uint64 = 1 << 63
+	for cookie := range k.mibs.last {
+		if err := k.set.Map("mibs").Delete(cookie); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.set.Map("mibs").Put(dead, networkMib{Round: k.mibs.round}); err != nil {
+		t.Fatal(err)
+	}
+	before := k.mibs.overflow
+	r := &reading{counters: map[string]uint64{}}
+	if err := k.read(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := k.mibs.last[dead]; there || len(k.mibs.last) != 1 || k.mibs.overflow != before {
+		t.Errorf("after a death: %v, overflows %d to %d", k.mibs.last, before, k.mibs.overflow)
+	}
 }
