@@ -19,6 +19,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -225,6 +226,8 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *wireError) {
 	case errors.As(err, &tooLarge):
 		return nil, &wireError{Status: http.StatusRequestEntityTooLarge, Code: jsonrpc.CodeInvalidRequest,
 			Message: "the request body exceeds " + strconv.Itoa(tenants.MaxRequestBytes) + " bytes"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &wireError{Status: http.StatusRequestTimeout, Code: jsonrpc.CodeInvalidRequest, Message: "the request body did not arrive in time"}
 	case err != nil:
 		return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
 	}

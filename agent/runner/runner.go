@@ -184,21 +184,3 @@ func (r *Runner) Capabilities() []inspector.Capability {
 	}
 	return out
 }
-
-// Stuck lists the collectors whose call has outlived its deadline.
-func (r *Runner) Stuck() []Stuck {
-	var out []Stuck
-	now := time.Now()
-	for _, m := range r.modules {
-		if since, ok := m.stuckSince(now); ok {
-			out = append(out, Stuck{Component: m.Component, Since: since})
-		}
-	}
-	return out
-}
-
-// Stuck names a collector that does not answer.
-type Stuck struct {
-	Component string
-	Since     time.Time // when the unanswered call began
-}

@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -63,6 +65,14 @@ func everySignalFromBPF(t *testing.T, s *stack, acme tenant) {
 		seen[c.Component]++
 		if c.Level != "full" || c.Source != "bpf" {
 			t.Errorf("%s %s is %s from %q: %s", c.Component, c.Signal, c.Level, c.Source, c.Reason)
+		}
+	}
+	// The same through the tool that a model would ask.
+	text, code := telltale(t, acme, "read", "call", "get_node", fmt.Sprintf(`{"node":%q}`, host.Node))
+	for _, module := range []string{"network", "storage", "process"} {
+		rows := regexp.MustCompile(`(?m)^`+module+`/\S+ +full +bpf`).FindAllString(text, -1)
+		if code != 0 || len(rows) != seen[module] {
+			t.Errorf("get_node shows %d signals of %s from bpf, REST %d:\n%s", len(rows), module, seen[module], text)
 		}
 	}
 	if len(seen) != 3 {

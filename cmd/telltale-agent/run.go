@@ -261,6 +261,8 @@ func (a *agent) supervise(ctx context.Context) error {
 		}
 	}
 	st := a.link.Stats()
-	a.log.Info("stopped", "acknowledged", st.Acked, "still_queued", st.QueueItems, "dropped", st.Dropped)
+	n := a.collect.Counts()
+	a.log.Info("stopped", "acknowledged", st.Acked, "still_queued", st.QueueItems, "dropped", st.Dropped,
+		"collector_failures", n.Failures, "collector_panics", n.Panics, "collector_overruns", n.Overruns)
 	return err
 }
