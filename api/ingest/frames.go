@@ -243,9 +243,9 @@ func (st *stream) layout(ctx context.Context, encoded []byte) error {
 	}
 	f := fault.Of(err)
 	again := refusedFor
-	switch f.Kind {
-	case fault.Invalid, fault.Conflict:
-	case fault.Exhausted: // of this node's own; its other layouts and windows go on
+	switch {
+	case f.Kind == fault.Invalid, f.Reason == "layout_collision": // will not change
+	case f.Kind == fault.Exhausted: // of this node's own; its other layouts and windows go on
 		again = exhaustedFor
 	default:
 		return err

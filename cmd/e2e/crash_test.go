@@ -126,7 +126,12 @@ func TestExactlyOnceOverKilledServer(t *testing.T) {
 		}
 		pushed += n
 		if m[2] != "0" || m[3] != "0" {
-			t.Errorf("%s: %s dropped and %s kept out, want none", slug, m[2], m[3])
+			var why string
+			if err := conn.QueryRow(t.Context(), `select coalesce(string_agg(distinct reason || ': ' || example, '; '), 'no row says why') from
+				(select reason, example from win_quarantine union all select reason, example from quarantine) q`).Scan(&why); err != nil {
+				t.Fatal(err)
+			}
+			t.Errorf("%s: %s dropped and %s kept out, want none (%s)", slug, m[2], m[3], why)
 		}
 	}
 	// At the end each agent may hold a few windows of its four components.

@@ -225,7 +225,10 @@ func (s *Service) PutLayout(ctx context.Context, scope tenants.Scope, encoded []
 	}
 	var stored []byte
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sqlPutLayout, uid(scope.Tenant), layoutID(l.Hash), l.Hash[:], l.Component, len(l.Series), encoded, now, now.Add(-useEvery))
+		tag, err := tx.Exec(ctx, sqlPutLayout, uid(scope.Tenant), layoutID(l.Hash), l.Hash[:], l.Component, len(l.Series), encoded, now)
+		if err == nil && tag.RowsAffected() == 0 {
+			_, err = tx.Exec(ctx, sqlUseLayout, uid(scope.Tenant), layoutID(l.Hash), now)
+		}
 		if err != nil {
 			return err
 		}
