@@ -253,6 +253,12 @@ func statCells(kind, unit string, s metrics.Stats) []string {
 		}
 		return quantity(float64(*v), unit, false)
 	}
+	bound := func(v *uint64, text string) string { // empty where there is no value: of nothing there is no percentile
+		if text = whole(v, text); text != "" {
+			text = "≤" + text
+		}
+		return text
+	}
 	switch kind {
 	case "gauge":
 		return []string{cell(s.Last, false), cell(s.Max, false), "", cell(s.Avg, false), "", "", ""}
@@ -267,5 +273,5 @@ func statCells(kind, unit string, s metrics.Stats) []string {
 	if s.RatePerS != nil {
 		rate = number(*s.RatePerS) + "/s"
 	}
-	return []string{rate, "", count, cell(s.Mean, false), "≤" + whole(s.P50, s.P50Str), "≤" + whole(s.P95, s.P95Str), "≤" + whole(s.P99, s.P99Str)}
+	return []string{rate, "", count, cell(s.Mean, false), bound(s.P50, s.P50Str), bound(s.P95, s.P95Str), bound(s.P99, s.P99Str)}
 }

@@ -25,7 +25,7 @@ func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
 	if !unix {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("%s is in use: stop the server that has it, or choose another address with %s", addr, flag)
+			return nil, fmt.Errorf("%s is in use: stop the server that has it, or choose another address with %s (or %s)", addr, flag, envName(strings.TrimPrefix(flag, "--")))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", flag, err)

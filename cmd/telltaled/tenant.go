@@ -46,10 +46,16 @@ func tenantSuspend(ctx context.Context, e env, args []string) error {
 	return withAdmin(ctx, e, "tenant suspend", args, func(fs *flag.FlagSet) {
 		fs.BoolVar(&resume, "resume", false, "end a suspension instead")
 	}, []string{"SLUG"}, func(ctx context.Context, a *admin, args []string) error {
+		if _, err := a.scope(ctx, args[0]); err != nil {
+			return err
+		}
 		if err := a.directory.SetSuspended(ctx, args[0], !resume); err != nil {
 			return err
 		}
 		fmt.Fprintf(e.stdout, "tenant %s is %s on every replica within %s\n", args[0], pick(resume, "active", "suspended"), tenants.RevocationDelay)
+		if resume {
+			fmt.Fprintln(e.stdout, "its agents come back by themselves within two minutes")
+		}
 		return nil
 	})
 }
@@ -59,10 +65,13 @@ func tenantMCP(ctx context.Context, e env, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
 			return fmt.Errorf("%w: %q: want on or off", errUsage, args[1])
 		}
+		if _, err := a.scope(ctx, args[0]); err != nil {
+			return err
+		}
 		if err := a.directory.SetMCP(ctx, args[0], args[1] == "on"); err != nil {
 			return err
 		}
-		fmt.Fprintf(e.stdout, "MCP of tenant %s is %s on every replica within %s\n", args[0], args[1], tenants.RevocationDelay)
+		fmt.Fprintf(e.stdout, "every replica has MCP of tenant %s switched %s within %s\n", args[0], args[1], tenants.RevocationDelay)
 		return nil
 	})
 }

@@ -175,7 +175,8 @@ select n.node_id, n.name, ` + sqlStatus + ` as status` + sqlNodes
 	sqlAwayTail = `) select node_id, name, status from x where status <> 'online' order by name, node_id limit 50`
 
 	sqlHeads = `select h.node_id, h.vals from node_head h
- where h.tenant_id = $1 and h.last_ts > $2 and h.head_set = $3 and h.vals is not null`
+ where h.tenant_id = $1 and h.last_ts > $2 and h.head_set = $3 and h.vals is not null
+   and h.node_id not in (select node_id from node where tenant_id = $1 and revoked_at is not null)`
 
 	sqlUnhealthy = `
 select c.component, c.signal, c.level, count(*) from capability c

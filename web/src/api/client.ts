@@ -24,7 +24,7 @@ export class ApiError extends Error {
 }
 
 /** Query parameters; undefined and empty ones are left out. */
-type Params = Record<string, string | number | undefined>;
+export type Params = Record<string, string | number | undefined>;
 
 function apiUrl(tenant: string, path: string, params: Params = {}): string {
   const q = new URLSearchParams();

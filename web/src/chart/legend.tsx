@@ -13,6 +13,8 @@ interface Props {
 export function Legend({ title, times, lines, left }: Props) {
   const rows = lines.map((line, i) => ({ line, colour: (i % 8) + 1, zero: allZero(line.points) }));
   const quiet = rows.filter((r) => r.zero);
+  // A value that others have outrun is no present value.
+  const newest = Math.max(...lines.map((l) => lastKnown(l.points)));
   const table = (label: string, part: typeof rows) => (
     <table className="legend" aria-label={label}>
       <tbody>
@@ -23,7 +25,7 @@ export function Legend({ title, times, lines, left }: Props) {
               <th scope="row" title={line.metric}>
                 <span className={`swatch series-${colour}`} aria-hidden="true" /> {line.name}
               </th>
-              <td className="num">{value(line.points[at], line.unit, line.rate)}</td>
+              <td className="num">{value(at < newest - 1 ? undefined : line.points[at], line.unit, line.rate)}</td>
             </tr>
           );
         })}

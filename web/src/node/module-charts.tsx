@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { get, type Schemas } from "../api/client";
+import { get, type Params, type Schemas } from "../api/client";
 import { Chart } from "../chart/chart";
 import { axisStart } from "../chart/points";
 import { ago, clock } from "../layout/format";
@@ -18,11 +18,26 @@ interface Props {
   signals: Schemas["Capability"][];
 }
 
+/** The most pages read for one module; a node has at most 1,000 series. */
+const maxPages = 6;
+
+/** Every series of a question, page by page: a page is cut in the order of names, not of weight. */
+async function allSeries(tenant: string, params: Params, signal: AbortSignal): Promise<Schemas["MetricsQuery"]> {
+  const first = await get<Schemas["MetricsQuery"]>(tenant, "metrics/query", params, signal);
+  const whole = { ...first, series: [...first.series] };
+  for (let page = 1, cursor = first.next_cursor; cursor && page < maxPages; page++) {
+    const next: Schemas["MetricsQuery"] = await get(tenant, "metrics/query", { ...params, cursor }, signal);
+    whole.series.push(...next.series);
+    cursor = next.next_cursor;
+  }
+  return whole;
+}
+
 /** One module's charts, asked for in one question and kept live. */
 export function ModuleCharts({ tenant, node, module, charts, minutes, signals }: Props) {
   const query = useQuery({
     queryKey: [tenant, "query", node, module, minutes],
-    queryFn: ({ signal }) => get<Schemas["MetricsQuery"]>(tenant, "metrics/query", { metrics: metricsOf(charts).join(","), node, from: `-${minutes}m`, limit: 200 }, signal),
+    queryFn: ({ signal }) => allSeries(tenant, { metrics: metricsOf(charts).join(","), node, from: `-${minutes}m`, limit: 200 }, signal),
     refetchInterval: 5_000,
     placeholderData: (before) => before,
   });
