@@ -123,6 +123,21 @@ func TestOverview(t *testing.T) {
 	if err != nil || o.Nodes != 2 || o.Unhealthy[0].Nodes != 2 || o.Kept[0].Nodes != 1 || len(o.Worst[0].Nodes) != 2 || o.Worst[0].Nodes[0].Value > 50 {
 		t.Errorf("selected: %+v %v", o, err)
 	}
+	// A revoked node leads nothing from that moment on.
+	first := o.Worst[0].Nodes[0]
+	w.exec(`update node set revoked_at = $1 where node_id = $2::uuid`, w.now(), first.Node)
+	after, err := w.s.Overview(ctx, reader(w.a, tenants.Selector{}))
+	if err != nil || len(after.Worst) == 0 {
+		t.Fatalf("after a revocation: %+v %v", after, err)
+	}
+	for _, m := range after.Worst {
+		for _, n := range m.Nodes {
+			if n.Node == first.Node {
+				t.Errorf("the revoked node %s is among the highest of %s", n.Name, m.Metric)
+			}
+		}
+	}
+	w.exec(`update node set revoked_at = null where node_id = $1::uuid`, first.Node)
 	w.advance(10 * time.Minute)
 	if o, _ := w.s.Overview(ctx, reader(w.a, tenants.Selector{})); len(o.Worst) != 0 || o.ByStatus[Offline] != 20 {
 		t.Errorf("later: %v, worst %+v", o.ByStatus, o.Worst)
