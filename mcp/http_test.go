@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,18 @@ func TestBodyCap(t *testing.T) {
 	r := w.post(t, "read", "", big)
 	if code, _ := rpcError(t, r); r.status != http.StatusRequestEntityTooLarge || code != -32600 {
 		t.Errorf("got %d %s", r.status, r.body)
+	}
+}
+
+// late is a body that does not arrive before the connection's deadline.
+type late struct{}
+
+func (late) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
+
+func TestLateBody(t *testing.T) {
+	_, e := readBody(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/t/acme/mcp", late{}))
+	if e == nil || e.Status != http.StatusRequestTimeout || !strings.Contains(e.Message, "in time") {
+		t.Errorf("got %+v, want 408", e)
 	}
 }
 
