@@ -26,31 +26,44 @@ type Config struct {
 	Proc    string
 	Sys     string
 	Disable map[string][]string // component: signals to keep off
+	// Emit takes what probes see happen. It does not block and is safe for
+	// concurrent use. Nil: nobody listens.
+	Emit func(inspector.Occurrence)
 }
 
 // List makes the modules; none is opened.
 func List(cfg Config, log *slog.Logger) []runner.Module {
 	var words inspector.Registry
 	all.Register(&words)
-	module := func(component string, open func(log *slog.Logger, disable []string) (runner.Collector, error)) runner.Module {
+	type tasks = map[string]inspector.TaskRun
+	module := func(component string, tasks tasks, open func(log *slog.Logger, disable []string) (runner.Collector, error)) runner.Module {
 		c, _ := words.Component(component)
-		return runner.Module{Component: component, Signals: c.Signals, Open: func() (runner.Collector, error) {
+		return runner.Module{Component: component, Signals: c.Signals, Tasks: tasks, Open: func() (runner.Collector, error) {
 			return open(log.With("component", component), cfg.Disable[component])
 		}}
 	}
+	networkConfig := networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Emit: cfg.Emit}
+	processConfig := processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Emit: cfg.Emit}
+	storageConfig := storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Emit: cfg.Emit}
 	mounts := hostcollect.NewMounts() // outlives a collector that is switched off
 	return []runner.Module{
-		module(host.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
+		module(host.Name, nil, func(log *slog.Logger, disable []string) (runner.Collector, error) {
 			return hostcollect.New(hostcollect.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable, Mounts: mounts}, log), nil
 		}),
-		module(network.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			return networkprobe.New(networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)
+		module(network.Name, networkprobe.Tasks(networkConfig, log), func(log *slog.Logger, disable []string) (runner.Collector, error) {
+			c := networkConfig
+			c.Disable = disable
+			return networkprobe.New(c, log)
 		}),
-		module(process.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			return processprobe.New(processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)
+		module(process.Name, processprobe.Tasks(processConfig, log), func(log *slog.Logger, disable []string) (runner.Collector, error) {
+			c := processConfig
+			c.Disable = disable
+			return processprobe.New(c, log)
 		}),
-		module(storage.Name, func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			return storageprobe.New(storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable}, log)
+		module(storage.Name, storageprobe.Tasks(storageConfig, log), func(log *slog.Logger, disable []string) (runner.Collector, error) {
+			c := storageConfig
+			c.Disable = disable
+			return storageprobe.New(c, log)
 		}),
 	}
 }

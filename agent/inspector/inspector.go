@@ -73,6 +73,8 @@ type Component struct {
 	Probe   bool     // part of the eBPF probe
 	Signals []string // capability signals, in display order
 	Metrics []Metric
+	Tasks   []TaskKind
+	Events  []EventKind
 }
 
 // Registry collects components. The zero value is ready. Adding is not safe
@@ -99,7 +101,75 @@ func (r *Registry) Add(c Component) {
 			panic(fmt.Sprintf("inspector: metric %q names the unknown signal %q", m.Name, m.Signal))
 		}
 	}
+	c.Tasks, c.Events = slices.Clone(c.Tasks), slices.Clone(c.Events)
+	for i := range c.Tasks {
+		r.checkTask(c, &c.Tasks[i])
+	}
+	for i := range c.Events {
+		r.checkEvent(c, &c.Events[i])
+	}
 	r.components = append(r.components, c)
+}
+
+var word = regexp.MustCompile(`^[a-z][a-z0-9_]{2,39}$`)
+
+func (r *Registry) checkTask(c Component, k *TaskKind) {
+	k.Component = c.Name
+	if _, twice := r.Task(k.Name); twice || !word.MatchString(k.Name) || len(k.Name) > 25 || k.Title == "" || k.Help == "" || k.Scope == "" || k.Cost == "" {
+		panic(fmt.Sprintf("inspector: task %q of %s is there twice, or lacks a proper name, title, help, scope or cost", k.Name, c.Name))
+	}
+	for _, t := range k.Targets {
+		if !slices.ContainsFunc(k.Args, func(a Arg) bool { return a.Name == t }) {
+			panic(fmt.Sprintf("inspector: task %q has no argument for its target %q", k.Name, t))
+		}
+	}
+	for _, s := range k.Signals {
+		if !slices.Contains(c.Signals, s) {
+			panic(fmt.Sprintf("inspector: task %q names the unknown signal %q", k.Name, s))
+		}
+	}
+}
+
+func (r *Registry) checkEvent(c Component, k *EventKind) {
+	k.Component = c.Name
+	if _, twice := r.Event(k.Name); twice || !word.MatchString(k.Name) || k.Title == "" || k.Help == "" || k.Severity.Rank() < 0 {
+		panic(fmt.Sprintf("inspector: event %q of %s is there twice, or lacks a proper name, title, help or severity", k.Name, c.Name))
+	}
+	if k.Immediate == (k.Rule != nil) || len(k.Labels) > MaxEventLabels || len(k.Related) > MaxRelatedMetrics {
+		panic(fmt.Sprintf("inspector: event %q is neither immediate nor ruled, or over a bound", k.Name))
+	}
+	if rule := k.Rule; rule != nil && (rule.K < 1 || rule.N < rule.K || rule.N > 60 || rule.Metric == "") {
+		panic(fmt.Sprintf("inspector: event %q has a rule without sense", k.Name))
+	}
+	for _, s := range k.Signals {
+		if !slices.Contains(c.Signals, s) {
+			panic(fmt.Sprintf("inspector: event %q names the unknown signal %q", k.Name, s))
+		}
+	}
+}
+
+// Task finds a task kind by its name.
+func (r *Registry) Task(name string) (TaskKind, bool) {
+	for _, c := range r.components {
+		for _, k := range c.Tasks {
+			if k.Name == name {
+				return k, true
+			}
+		}
+	}
+	return TaskKind{}, false
+}
+
+// Event finds an event kind by its name.
+func (r *Registry) Event(name string) (EventKind, bool) {
+	for _, c := range r.components {
+		for _, k := range c.Events {
+			if k.Name == name {
+				return k, true
+			}
+		}
+	}
+	return EventKind{}, false
 }
 
 // Components lists all components in the order they were added.

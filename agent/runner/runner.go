@@ -34,6 +34,7 @@ type Module struct {
 	Component string
 	Signals   []string // named in the capability report while the module is off
 	Open      func() (Collector, error)
+	Tasks     map[string]inspector.TaskRun // what it does on request, by task kind; refused while the module is off
 }
 
 // Sink takes closed windows. Push must not block.

@@ -714,6 +714,7 @@ type Hello struct {
 	NextSeq         uint64                 `protobuf:"varint,4,opt,name=next_seq,json=nextSeq,proto3" json:"next_seq,omitempty"`                        // the sequence number the next report will carry
 	Layouts         [][]byte               `protobuf:"bytes,5,rep,name=layouts,proto3" json:"layouts,omitempty"`                                        // hashes of layouts in use, so that unknown ones are asked for at once
 	DisabledModules [][]byte               `protobuf:"bytes,6,rep,name=disabled_modules,json=disabledModules,proto3" json:"disabled_modules,omitempty"` // switched off by the node's own configuration
+	ConfigDigest    []byte                 `protobuf:"bytes,7,opt,name=config_digest,json=configDigest,proto3" json:"config_digest,omitempty"`          // hash of the effective configuration, so that a change shows; empty: unknown
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -786,6 +787,13 @@ func (x *Hello) GetLayouts() [][]byte {
 func (x *Hello) GetDisabledModules() [][]byte {
 	if x != nil {
 		return x.DisabledModules
+	}
+	return nil
+}
+
+func (x *Hello) GetConfigDigest() []byte {
+	if x != nil {
+		return x.ConfigDigest
 	}
 	return nil
 }
@@ -894,6 +902,7 @@ type Report struct {
 	//	*Report_Window
 	//	*Report_Capabilities
 	//	*Report_Loss
+	//	*Report_Event
 	Body          isReport_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -970,6 +979,15 @@ func (x *Report) GetLoss() *Loss {
 	return nil
 }
 
+func (x *Report) GetEvent() *Event {
+	if x != nil {
+		if x, ok := x.Body.(*Report_Event); ok {
+			return x.Event
+		}
+	}
+	return nil
+}
+
 type isReport_Body interface {
 	isReport_Body()
 }
@@ -986,11 +1004,17 @@ type Report_Loss struct {
 	Loss *Loss `protobuf:"bytes,4,opt,name=loss,proto3,oneof"`
 }
 
+type Report_Event struct {
+	Event *Event `protobuf:"bytes,5,opt,name=event,proto3,oneof"`
+}
+
 func (*Report_Window) isReport_Body() {}
 
 func (*Report_Capabilities) isReport_Body() {}
 
 func (*Report_Loss) isReport_Body() {}
+
+func (*Report_Event) isReport_Body() {}
 
 // Window carries packed values; see agent/inspector for the encoding.
 type Window struct {
@@ -1774,6 +1798,1113 @@ func (x *Fault) GetRetryAfterMs() int64 {
 	return 0
 }
 
+// Event is the whole of one event record as the node knows it; see
+// agent/inspector's EventReport. Counts are absolute.
+type Event struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Kind           []byte                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Fingerprint    []byte                 `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"` // 16 bytes
+	BegunNs        int64                  `protobuf:"varint,3,opt,name=begun_ns,json=begunNs,proto3" json:"begun_ns,omitempty"`
+	LastNs         int64                  `protobuf:"varint,4,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
+	Severity       []byte                 `protobuf:"bytes,5,opt,name=severity,proto3" json:"severity,omitempty"`
+	State          []byte                 `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	Labels         []*Pair                `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty"`
+	Samples        []*EventSample         `protobuf:"bytes,8,rep,name=samples,proto3" json:"samples,omitempty"`
+	SampleCount    uint64                 `protobuf:"varint,9,opt,name=sample_count,json=sampleCount,proto3" json:"sample_count,omitempty"`
+	TruncatedCount uint64                 `protobuf:"varint,10,opt,name=truncated_count,json=truncatedCount,proto3" json:"truncated_count,omitempty"`
+	Lost           uint64                 `protobuf:"varint,11,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Event) GetKind() []byte {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *Event) GetFingerprint() []byte {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return nil
+}
+
+func (x *Event) GetBegunNs() int64 {
+	if x != nil {
+		return x.BegunNs
+	}
+	return 0
+}
+
+func (x *Event) GetLastNs() int64 {
+	if x != nil {
+		return x.LastNs
+	}
+	return 0
+}
+
+func (x *Event) GetSeverity() []byte {
+	if x != nil {
+		return x.Severity
+	}
+	return nil
+}
+
+func (x *Event) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *Event) GetLabels() []*Pair {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Event) GetSamples() []*EventSample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *Event) GetSampleCount() uint64 {
+	if x != nil {
+		return x.SampleCount
+	}
+	return 0
+}
+
+func (x *Event) GetTruncatedCount() uint64 {
+	if x != nil {
+		return x.TruncatedCount
+	}
+	return 0
+}
+
+func (x *Event) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+type Pair struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pair) Reset() {
+	*x = Pair{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pair) ProtoMessage() {}
+
+func (x *Pair) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pair.ProtoReflect.Descriptor instead.
+func (*Pair) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Pair) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Pair) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type Number struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         float64                `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Number) Reset() {
+	*x = Number{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Number) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Number) ProtoMessage() {}
+
+func (x *Number) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Number.ProtoReflect.Descriptor instead.
+func (*Number) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Number) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Number) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+type EventSample struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AtNs          int64                  `protobuf:"varint,1,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	Labels        []*Pair                `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty"`
+	Values        []*Number              `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventSample) Reset() {
+	*x = EventSample{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventSample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventSample) ProtoMessage() {}
+
+func (x *EventSample) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventSample.ProtoReflect.Descriptor instead.
+func (*EventSample) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *EventSample) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+func (x *EventSample) GetLabels() []*Pair {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *EventSample) GetValues() []*Number {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type TaskFrame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Clock *Clock                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*TaskFrame_Hello
+	//	*TaskFrame_Answer
+	//	*TaskFrame_Progress
+	//	*TaskFrame_Chunk
+	Kind          isTaskFrame_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskFrame) Reset() {
+	*x = TaskFrame{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskFrame) ProtoMessage() {}
+
+func (x *TaskFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskFrame.ProtoReflect.Descriptor instead.
+func (*TaskFrame) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *TaskFrame) GetClock() *Clock {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
+func (x *TaskFrame) GetKind() isTaskFrame_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *TaskFrame) GetHello() *TaskHello {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskFrame_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
+func (x *TaskFrame) GetAnswer() *TaskAnswer {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskFrame_Answer); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
+func (x *TaskFrame) GetProgress() *TaskProgress {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskFrame_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *TaskFrame) GetChunk() *TaskChunk {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskFrame_Chunk); ok {
+			return x.Chunk
+		}
+	}
+	return nil
+}
+
+type isTaskFrame_Kind interface {
+	isTaskFrame_Kind()
+}
+
+type TaskFrame_Hello struct {
+	Hello *TaskHello `protobuf:"bytes,2,opt,name=hello,proto3,oneof"`
+}
+
+type TaskFrame_Answer struct {
+	Answer *TaskAnswer `protobuf:"bytes,3,opt,name=answer,proto3,oneof"`
+}
+
+type TaskFrame_Progress struct {
+	Progress *TaskProgress `protobuf:"bytes,4,opt,name=progress,proto3,oneof"`
+}
+
+type TaskFrame_Chunk struct {
+	Chunk *TaskChunk `protobuf:"bytes,5,opt,name=chunk,proto3,oneof"`
+}
+
+func (*TaskFrame_Hello) isTaskFrame_Kind() {}
+
+func (*TaskFrame_Answer) isTaskFrame_Kind() {}
+
+func (*TaskFrame_Progress) isTaskFrame_Kind() {}
+
+func (*TaskFrame_Chunk) isTaskFrame_Kind() {}
+
+type TaskOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Clock *Clock                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*TaskOrder_Welcome
+	//	*TaskOrder_Request
+	//	*TaskOrder_Cancel
+	//	*TaskOrder_Taken
+	Kind          isTaskOrder_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskOrder) Reset() {
+	*x = TaskOrder{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskOrder) ProtoMessage() {}
+
+func (x *TaskOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskOrder.ProtoReflect.Descriptor instead.
+func (*TaskOrder) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *TaskOrder) GetClock() *Clock {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
+func (x *TaskOrder) GetKind() isTaskOrder_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *TaskOrder) GetWelcome() *TaskWelcome {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskOrder_Welcome); ok {
+			return x.Welcome
+		}
+	}
+	return nil
+}
+
+func (x *TaskOrder) GetRequest() *TaskRequest {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskOrder_Request); ok {
+			return x.Request
+		}
+	}
+	return nil
+}
+
+func (x *TaskOrder) GetCancel() *TaskCancel {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskOrder_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return nil
+}
+
+func (x *TaskOrder) GetTaken() *TaskTaken {
+	if x != nil {
+		if x, ok := x.Kind.(*TaskOrder_Taken); ok {
+			return x.Taken
+		}
+	}
+	return nil
+}
+
+type isTaskOrder_Kind interface {
+	isTaskOrder_Kind()
+}
+
+type TaskOrder_Welcome struct {
+	Welcome *TaskWelcome `protobuf:"bytes,2,opt,name=welcome,proto3,oneof"`
+}
+
+type TaskOrder_Request struct {
+	Request *TaskRequest `protobuf:"bytes,3,opt,name=request,proto3,oneof"`
+}
+
+type TaskOrder_Cancel struct {
+	Cancel *TaskCancel `protobuf:"bytes,4,opt,name=cancel,proto3,oneof"`
+}
+
+type TaskOrder_Taken struct {
+	Taken *TaskTaken `protobuf:"bytes,5,opt,name=taken,proto3,oneof"`
+}
+
+func (*TaskOrder_Welcome) isTaskOrder_Kind() {}
+
+func (*TaskOrder_Request) isTaskOrder_Kind() {}
+
+func (*TaskOrder_Cancel) isTaskOrder_Kind() {}
+
+func (*TaskOrder_Taken) isTaskOrder_Kind() {}
+
+// TaskHello opens the stream. What is not in running has ended, or never
+// began, in this life of the agent.
+type TaskHello struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	StartedAtNs   int64                  `protobuf:"varint,1,opt,name=started_at_ns,json=startedAtNs,proto3" json:"started_at_ns,omitempty"` // start of the agent process, as in Hello
+	Running       [][]byte               `protobuf:"bytes,2,rep,name=running,proto3" json:"running,omitempty"`                               // ids of tasks that run, or whose result was not taken yet
+	Kinds         [][]byte               `protobuf:"bytes,3,rep,name=kinds,proto3" json:"kinds,omitempty"`                                   // the agent's white list, less what its configuration forbids
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskHello) Reset() {
+	*x = TaskHello{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskHello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskHello) ProtoMessage() {}
+
+func (x *TaskHello) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskHello.ProtoReflect.Descriptor instead.
+func (*TaskHello) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *TaskHello) GetStartedAtNs() int64 {
+	if x != nil {
+		return x.StartedAtNs
+	}
+	return 0
+}
+
+func (x *TaskHello) GetRunning() [][]byte {
+	if x != nil {
+		return x.Running
+	}
+	return nil
+}
+
+func (x *TaskHello) GetKinds() [][]byte {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+// TaskWelcome answers TaskHello. The node stops what is in cancel.
+type TaskWelcome struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cancel        [][]byte               `protobuf:"bytes,1,rep,name=cancel,proto3" json:"cancel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskWelcome) Reset() {
+	*x = TaskWelcome{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskWelcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskWelcome) ProtoMessage() {}
+
+func (x *TaskWelcome) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskWelcome.ProtoReflect.Descriptor instead.
+func (*TaskWelcome) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *TaskWelcome) GetCancel() [][]byte {
+	if x != nil {
+		return x.Cancel
+	}
+	return nil
+}
+
+// TaskRequest asks the node to start one task. The node checks kind, scopes,
+// arguments and limits again and answers with TaskAnswer.
+type TaskRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"` // 16 bytes
+	Kind          []byte                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Args          []byte                 `protobuf:"bytes,3,opt,name=args,proto3" json:"args,omitempty"` // JSON object, checked
+	PrincipalKind []byte                 `protobuf:"bytes,4,opt,name=principal_kind,json=principalKind,proto3" json:"principal_kind,omitempty"`
+	Principal     []byte                 `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
+	Scopes        []string               `protobuf:"bytes,6,rep,name=scopes,proto3" json:"scopes,omitempty"`                                       // "telltale:diagnose", …
+	StartBeforeNs int64                  `protobuf:"varint,7,opt,name=start_before_ns,json=startBeforeNs,proto3" json:"start_before_ns,omitempty"` // by the server's clock: not started later than this
+	DeadlineNs    int64                  `protobuf:"varint,8,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`            // by the server's clock: whatever runs then is stopped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskRequest) Reset() {
+	*x = TaskRequest{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskRequest) ProtoMessage() {}
+
+func (x *TaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskRequest.ProtoReflect.Descriptor instead.
+func (*TaskRequest) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TaskRequest) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetKind() []byte {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetArgs() []byte {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetPrincipalKind() []byte {
+	if x != nil {
+		return x.PrincipalKind
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetPrincipal() []byte {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *TaskRequest) GetStartBeforeNs() int64 {
+	if x != nil {
+		return x.StartBeforeNs
+	}
+	return 0
+}
+
+func (x *TaskRequest) GetDeadlineNs() int64 {
+	if x != nil {
+		return x.DeadlineNs
+	}
+	return 0
+}
+
+type TaskCancel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskCancel) Reset() {
+	*x = TaskCancel{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskCancel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskCancel) ProtoMessage() {}
+
+func (x *TaskCancel) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskCancel.ProtoReflect.Descriptor instead.
+func (*TaskCancel) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *TaskCancel) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// TaskTaken says that the server holds the task's end: the node forgets it.
+type TaskTaken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskTaken) Reset() {
+	*x = TaskTaken{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskTaken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskTaken) ProtoMessage() {}
+
+func (x *TaskTaken) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskTaken.ProtoReflect.Descriptor instead.
+func (*TaskTaken) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *TaskTaken) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// TaskAnswer accepts (no refusal) or refuses a request.
+type TaskAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	Refusal       *TaskRefusal           `protobuf:"bytes,2,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskAnswer) Reset() {
+	*x = TaskAnswer{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskAnswer) ProtoMessage() {}
+
+func (x *TaskAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskAnswer.ProtoReflect.Descriptor instead.
+func (*TaskAnswer) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *TaskAnswer) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskAnswer) GetRefusal() *TaskRefusal {
+	if x != nil {
+		return x.Refusal
+	}
+	return nil
+}
+
+type TaskRefusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          []byte                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`     // "FAILED_PRECONDITION", …
+	Reason        []byte                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // snake_case word
+	Arg           []byte                 `protobuf:"bytes,3,opt,name=arg,proto3" json:"arg,omitempty"`
+	Message       []byte                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Next          []byte                 `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskRefusal) Reset() {
+	*x = TaskRefusal{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskRefusal) ProtoMessage() {}
+
+func (x *TaskRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskRefusal.ProtoReflect.Descriptor instead.
+func (*TaskRefusal) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *TaskRefusal) GetKind() []byte {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *TaskRefusal) GetReason() []byte {
+	if x != nil {
+		return x.Reason
+	}
+	return nil
+}
+
+func (x *TaskRefusal) GetArg() []byte {
+	if x != nil {
+		return x.Arg
+	}
+	return nil
+}
+
+func (x *TaskRefusal) GetMessage() []byte {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *TaskRefusal) GetNext() []byte {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+type TaskProgress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	Permille      uint32                 `protobuf:"varint,2,opt,name=permille,proto3" json:"permille,omitempty"` // of the duration
+	Partial       []byte                 `protobuf:"bytes,3,opt,name=partial,proto3" json:"partial,omitempty"`    // TaskResult as JSON; empty: nothing new
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskProgress) Reset() {
+	*x = TaskProgress{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskProgress) ProtoMessage() {}
+
+func (x *TaskProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskProgress.ProtoReflect.Descriptor instead.
+func (*TaskProgress) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *TaskProgress) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskProgress) GetPermille() uint32 {
+	if x != nil {
+		return x.Permille
+	}
+	return 0
+}
+
+func (x *TaskProgress) GetPartial() []byte {
+	if x != nil {
+		return x.Partial
+	}
+	return nil
+}
+
+// TaskChunk is a part of a task's end, in order. The last one carries how the
+// task ended.
+type TaskChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          []byte                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"` // from 0, without a gap
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`    // part of TaskResult as JSON, at most 64 KiB; may be empty
+	Last          bool                   `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`
+	Outcome       []byte                 `protobuf:"bytes,5,opt,name=outcome,proto3" json:"outcome,omitempty"` // of the last one: "completed", "failed", "cancelled"
+	Refusal       *TaskRefusal           `protobuf:"bytes,6,opt,name=refusal,proto3" json:"refusal,omitempty"` // why, unless completed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskChunk) Reset() {
+	*x = TaskChunk{}
+	mi := &file_telltale_v1_agent_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskChunk) ProtoMessage() {}
+
+func (x *TaskChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_telltale_v1_agent_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskChunk.ProtoReflect.Descriptor instead.
+func (*TaskChunk) Descriptor() ([]byte, []int) {
+	return file_telltale_v1_agent_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *TaskChunk) GetTask() []byte {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskChunk) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *TaskChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *TaskChunk) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *TaskChunk) GetOutcome() []byte {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *TaskChunk) GetRefusal() *TaskRefusal {
+	if x != nil {
+		return x.Refusal
+	}
+	return nil
+}
+
 var File_telltale_v1_agent_proto protoreflect.FileDescriptor
 
 const file_telltale_v1_agent_proto_rawDesc = "" +
@@ -1824,14 +2955,15 @@ const file_telltale_v1_agent_proto_rawDesc = "" +
 	"\acontrol\x18\x06 \x01(\v2\x14.telltale.v1.ControlH\x00R\acontrol\x12<\n" +
 	"\vquarantined\x18\a \x01(\v2\x18.telltale.v1.QuarantinedH\x00R\vquarantined\x12*\n" +
 	"\x05drain\x18\b \x01(\v2\x12.telltale.v1.DrainH\x00R\x05drainB\x06\n" +
-	"\x04kind\"\xcf\x01\n" +
+	"\x04kind\"\xf4\x01\n" +
 	"\x05Hello\x12,\n" +
 	"\x05facts\x18\x01 \x01(\v2\x16.telltale.v1.NodeFactsR\x05facts\x12\"\n" +
 	"\rstarted_at_ns\x18\x02 \x01(\x03R\vstartedAtNs\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bnext_seq\x18\x04 \x01(\x04R\anextSeq\x12\x18\n" +
 	"\alayouts\x18\x05 \x03(\fR\alayouts\x12)\n" +
-	"\x10disabled_modules\x18\x06 \x03(\fR\x0fdisabledModules\"\xf2\x01\n" +
+	"\x10disabled_modules\x18\x06 \x03(\fR\x0fdisabledModules\x12#\n" +
+	"\rconfig_digest\x18\a \x01(\fR\fconfigDigest\"\xf2\x01\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bhigh_seq\x18\x02 \x01(\x04R\ahighSeq\x12\x1b\n" +
@@ -1839,12 +2971,13 @@ const file_telltale_v1_agent_proto_rawDesc = "" +
 	"\rmax_in_flight\x18\x04 \x01(\rR\vmaxInFlight\x12*\n" +
 	"\x11max_message_bytes\x18\x05 \x01(\rR\x0fmaxMessageBytes\x12!\n" +
 	"\fneed_layouts\x18\x06 \x03(\fR\vneedLayouts\x12&\n" +
-	"\x0fcert_expires_ns\x18\a \x01(\x03R\rcertExpiresNs\"\xbb\x01\n" +
+	"\x0fcert_expires_ns\x18\a \x01(\x03R\rcertExpiresNs\"\xe7\x01\n" +
 	"\x06Report\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12-\n" +
 	"\x06window\x18\x02 \x01(\v2\x13.telltale.v1.WindowH\x00R\x06window\x12?\n" +
 	"\fcapabilities\x18\x03 \x01(\v2\x19.telltale.v1.CapabilitiesH\x00R\fcapabilities\x12'\n" +
-	"\x04loss\x18\x04 \x01(\v2\x11.telltale.v1.LossH\x00R\x04lossB\x06\n" +
+	"\x04loss\x18\x04 \x01(\v2\x11.telltale.v1.LossH\x00R\x04loss\x12*\n" +
+	"\x05event\x18\x05 \x01(\v2\x12.telltale.v1.EventH\x00R\x05eventB\x06\n" +
 	"\x04body\"\xbf\x01\n" +
 	"\x06Window\x12\x1f\n" +
 	"\vlayout_hash\x18\x01 \x01(\fR\n" +
@@ -1894,12 +3027,92 @@ const file_telltale_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12$\n" +
 	"\x0eserver_time_ns\x18\x03 \x01(\x03R\fserverTimeNs\x12$\n" +
-	"\x0eretry_after_ms\x18\x04 \x01(\x03R\fretryAfterMs2K\n" +
+	"\x0eretry_after_ms\x18\x04 \x01(\x03R\fretryAfterMs\"\xe2\x02\n" +
+	"\x05Event\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\fR\x04kind\x12 \n" +
+	"\vfingerprint\x18\x02 \x01(\fR\vfingerprint\x12\x19\n" +
+	"\bbegun_ns\x18\x03 \x01(\x03R\abegunNs\x12\x17\n" +
+	"\alast_ns\x18\x04 \x01(\x03R\x06lastNs\x12\x1a\n" +
+	"\bseverity\x18\x05 \x01(\fR\bseverity\x12\x14\n" +
+	"\x05state\x18\x06 \x01(\fR\x05state\x12)\n" +
+	"\x06labels\x18\a \x03(\v2\x11.telltale.v1.PairR\x06labels\x122\n" +
+	"\asamples\x18\b \x03(\v2\x18.telltale.v1.EventSampleR\asamples\x12!\n" +
+	"\fsample_count\x18\t \x01(\x04R\vsampleCount\x12'\n" +
+	"\x0ftruncated_count\x18\n" +
+	" \x01(\x04R\x0etruncatedCount\x12\x12\n" +
+	"\x04lost\x18\v \x01(\x04R\x04lost\".\n" +
+	"\x04Pair\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"0\n" +
+	"\x06Number\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\"z\n" +
+	"\vEventSample\x12\x13\n" +
+	"\x05at_ns\x18\x01 \x01(\x03R\x04atNs\x12)\n" +
+	"\x06labels\x18\x02 \x03(\v2\x11.telltale.v1.PairR\x06labels\x12+\n" +
+	"\x06values\x18\x03 \x03(\v2\x13.telltale.v1.NumberR\x06values\"\x89\x02\n" +
+	"\tTaskFrame\x12(\n" +
+	"\x05clock\x18\x01 \x01(\v2\x12.telltale.v1.ClockR\x05clock\x12.\n" +
+	"\x05hello\x18\x02 \x01(\v2\x16.telltale.v1.TaskHelloH\x00R\x05hello\x121\n" +
+	"\x06answer\x18\x03 \x01(\v2\x17.telltale.v1.TaskAnswerH\x00R\x06answer\x127\n" +
+	"\bprogress\x18\x04 \x01(\v2\x19.telltale.v1.TaskProgressH\x00R\bprogress\x12.\n" +
+	"\x05chunk\x18\x05 \x01(\v2\x16.telltale.v1.TaskChunkH\x00R\x05chunkB\x06\n" +
+	"\x04kind\"\x8c\x02\n" +
+	"\tTaskOrder\x12(\n" +
+	"\x05clock\x18\x01 \x01(\v2\x12.telltale.v1.ClockR\x05clock\x124\n" +
+	"\awelcome\x18\x02 \x01(\v2\x18.telltale.v1.TaskWelcomeH\x00R\awelcome\x124\n" +
+	"\arequest\x18\x03 \x01(\v2\x18.telltale.v1.TaskRequestH\x00R\arequest\x121\n" +
+	"\x06cancel\x18\x04 \x01(\v2\x17.telltale.v1.TaskCancelH\x00R\x06cancel\x12.\n" +
+	"\x05taken\x18\x05 \x01(\v2\x16.telltale.v1.TaskTakenH\x00R\x05takenB\x06\n" +
+	"\x04kind\"_\n" +
+	"\tTaskHello\x12\"\n" +
+	"\rstarted_at_ns\x18\x01 \x01(\x03R\vstartedAtNs\x12\x18\n" +
+	"\arunning\x18\x02 \x03(\fR\arunning\x12\x14\n" +
+	"\x05kinds\x18\x03 \x03(\fR\x05kinds\"%\n" +
+	"\vTaskWelcome\x12\x16\n" +
+	"\x06cancel\x18\x01 \x03(\fR\x06cancel\"\xef\x01\n" +
+	"\vTaskRequest\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\fR\x04kind\x12\x12\n" +
+	"\x04args\x18\x03 \x01(\fR\x04args\x12%\n" +
+	"\x0eprincipal_kind\x18\x04 \x01(\fR\rprincipalKind\x12\x1c\n" +
+	"\tprincipal\x18\x05 \x01(\fR\tprincipal\x12\x16\n" +
+	"\x06scopes\x18\x06 \x03(\tR\x06scopes\x12&\n" +
+	"\x0fstart_before_ns\x18\a \x01(\x03R\rstartBeforeNs\x12\x1f\n" +
+	"\vdeadline_ns\x18\b \x01(\x03R\n" +
+	"deadlineNs\" \n" +
+	"\n" +
+	"TaskCancel\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\"\x1f\n" +
+	"\tTaskTaken\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\"T\n" +
+	"\n" +
+	"TaskAnswer\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\x122\n" +
+	"\arefusal\x18\x02 \x01(\v2\x18.telltale.v1.TaskRefusalR\arefusal\"y\n" +
+	"\vTaskRefusal\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\fR\x04kind\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\fR\x06reason\x12\x10\n" +
+	"\x03arg\x18\x03 \x01(\fR\x03arg\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\fR\amessage\x12\x12\n" +
+	"\x04next\x18\x05 \x01(\fR\x04next\"X\n" +
+	"\fTaskProgress\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\x12\x1a\n" +
+	"\bpermille\x18\x02 \x01(\rR\bpermille\x12\x18\n" +
+	"\apartial\x18\x03 \x01(\fR\apartial\"\xab\x01\n" +
+	"\tTaskChunk\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x12\n" +
+	"\x04last\x18\x04 \x01(\bR\x04last\x12\x18\n" +
+	"\aoutcome\x18\x05 \x01(\fR\aoutcome\x122\n" +
+	"\arefusal\x18\x06 \x01(\v2\x18.telltale.v1.TaskRefusalR\arefusal2K\n" +
 	"\tEnrolment\x12>\n" +
-	"\x05Enrol\x12\x19.telltale.v1.EnrolRequest\x1a\x1a.telltale.v1.EnrolResponse2\x88\x01\n" +
+	"\x05Enrol\x12\x19.telltale.v1.EnrolRequest\x1a\x1a.telltale.v1.EnrolResponse2\xc5\x01\n" +
 	"\x05Agent\x12>\n" +
 	"\x05Renew\x12\x19.telltale.v1.RenewRequest\x1a\x1a.telltale.v1.RenewResponse\x12?\n" +
-	"\x06Report\x12\x17.telltale.v1.AgentFrame\x1a\x18.telltale.v1.ServerFrame(\x010\x01B<Z:github.com/telltale-dev/telltale/api/telltalev1;telltalev1b\x06proto3"
+	"\x06Report\x12\x17.telltale.v1.AgentFrame\x1a\x18.telltale.v1.ServerFrame(\x010\x01\x12;\n" +
+	"\x05Tasks\x12\x16.telltale.v1.TaskFrame\x1a\x16.telltale.v1.TaskOrder(\x010\x01B<Z:github.com/telltale-dev/telltale/api/telltalev1;telltalev1b\x06proto3"
 
 var (
 	file_telltale_v1_agent_proto_rawDescOnce sync.Once
@@ -1913,7 +3126,7 @@ func file_telltale_v1_agent_proto_rawDescGZIP() []byte {
 	return file_telltale_v1_agent_proto_rawDescData
 }
 
-var file_telltale_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_telltale_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_telltale_v1_agent_proto_goTypes = []any{
 	(*NodeFacts)(nil),     // 0: telltale.v1.NodeFacts
 	(*EnrolRequest)(nil),  // 1: telltale.v1.EnrolRequest
@@ -1940,6 +3153,21 @@ var file_telltale_v1_agent_proto_goTypes = []any{
 	(*Quarantined)(nil),   // 22: telltale.v1.Quarantined
 	(*Drain)(nil),         // 23: telltale.v1.Drain
 	(*Fault)(nil),         // 24: telltale.v1.Fault
+	(*Event)(nil),         // 25: telltale.v1.Event
+	(*Pair)(nil),          // 26: telltale.v1.Pair
+	(*Number)(nil),        // 27: telltale.v1.Number
+	(*EventSample)(nil),   // 28: telltale.v1.EventSample
+	(*TaskFrame)(nil),     // 29: telltale.v1.TaskFrame
+	(*TaskOrder)(nil),     // 30: telltale.v1.TaskOrder
+	(*TaskHello)(nil),     // 31: telltale.v1.TaskHello
+	(*TaskWelcome)(nil),   // 32: telltale.v1.TaskWelcome
+	(*TaskRequest)(nil),   // 33: telltale.v1.TaskRequest
+	(*TaskCancel)(nil),    // 34: telltale.v1.TaskCancel
+	(*TaskTaken)(nil),     // 35: telltale.v1.TaskTaken
+	(*TaskAnswer)(nil),    // 36: telltale.v1.TaskAnswer
+	(*TaskRefusal)(nil),   // 37: telltale.v1.TaskRefusal
+	(*TaskProgress)(nil),  // 38: telltale.v1.TaskProgress
+	(*TaskChunk)(nil),     // 39: telltale.v1.TaskChunk
 }
 var file_telltale_v1_agent_proto_depIdxs = []int32{
 	0,  // 0: telltale.v1.EnrolRequest.facts:type_name -> telltale.v1.NodeFacts
@@ -1960,19 +3188,38 @@ var file_telltale_v1_agent_proto_depIdxs = []int32{
 	11, // 15: telltale.v1.Report.window:type_name -> telltale.v1.Window
 	13, // 16: telltale.v1.Report.capabilities:type_name -> telltale.v1.Capabilities
 	14, // 17: telltale.v1.Report.loss:type_name -> telltale.v1.Loss
-	12, // 18: telltale.v1.Capabilities.items:type_name -> telltale.v1.Capability
-	15, // 19: telltale.v1.Loss.items:type_name -> telltale.v1.LostComponent
-	1,  // 20: telltale.v1.Enrolment.Enrol:input_type -> telltale.v1.EnrolRequest
-	3,  // 21: telltale.v1.Agent.Renew:input_type -> telltale.v1.RenewRequest
-	6,  // 22: telltale.v1.Agent.Report:input_type -> telltale.v1.AgentFrame
-	2,  // 23: telltale.v1.Enrolment.Enrol:output_type -> telltale.v1.EnrolResponse
-	4,  // 24: telltale.v1.Agent.Renew:output_type -> telltale.v1.RenewResponse
-	7,  // 25: telltale.v1.Agent.Report:output_type -> telltale.v1.ServerFrame
-	23, // [23:26] is the sub-list for method output_type
-	20, // [20:23] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	25, // 18: telltale.v1.Report.event:type_name -> telltale.v1.Event
+	12, // 19: telltale.v1.Capabilities.items:type_name -> telltale.v1.Capability
+	15, // 20: telltale.v1.Loss.items:type_name -> telltale.v1.LostComponent
+	26, // 21: telltale.v1.Event.labels:type_name -> telltale.v1.Pair
+	28, // 22: telltale.v1.Event.samples:type_name -> telltale.v1.EventSample
+	26, // 23: telltale.v1.EventSample.labels:type_name -> telltale.v1.Pair
+	27, // 24: telltale.v1.EventSample.values:type_name -> telltale.v1.Number
+	5,  // 25: telltale.v1.TaskFrame.clock:type_name -> telltale.v1.Clock
+	31, // 26: telltale.v1.TaskFrame.hello:type_name -> telltale.v1.TaskHello
+	36, // 27: telltale.v1.TaskFrame.answer:type_name -> telltale.v1.TaskAnswer
+	38, // 28: telltale.v1.TaskFrame.progress:type_name -> telltale.v1.TaskProgress
+	39, // 29: telltale.v1.TaskFrame.chunk:type_name -> telltale.v1.TaskChunk
+	5,  // 30: telltale.v1.TaskOrder.clock:type_name -> telltale.v1.Clock
+	32, // 31: telltale.v1.TaskOrder.welcome:type_name -> telltale.v1.TaskWelcome
+	33, // 32: telltale.v1.TaskOrder.request:type_name -> telltale.v1.TaskRequest
+	34, // 33: telltale.v1.TaskOrder.cancel:type_name -> telltale.v1.TaskCancel
+	35, // 34: telltale.v1.TaskOrder.taken:type_name -> telltale.v1.TaskTaken
+	37, // 35: telltale.v1.TaskAnswer.refusal:type_name -> telltale.v1.TaskRefusal
+	37, // 36: telltale.v1.TaskChunk.refusal:type_name -> telltale.v1.TaskRefusal
+	1,  // 37: telltale.v1.Enrolment.Enrol:input_type -> telltale.v1.EnrolRequest
+	3,  // 38: telltale.v1.Agent.Renew:input_type -> telltale.v1.RenewRequest
+	6,  // 39: telltale.v1.Agent.Report:input_type -> telltale.v1.AgentFrame
+	29, // 40: telltale.v1.Agent.Tasks:input_type -> telltale.v1.TaskFrame
+	2,  // 41: telltale.v1.Enrolment.Enrol:output_type -> telltale.v1.EnrolResponse
+	4,  // 42: telltale.v1.Agent.Renew:output_type -> telltale.v1.RenewResponse
+	7,  // 43: telltale.v1.Agent.Report:output_type -> telltale.v1.ServerFrame
+	30, // 44: telltale.v1.Agent.Tasks:output_type -> telltale.v1.TaskOrder
+	41, // [41:45] is the sub-list for method output_type
+	37, // [37:41] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_telltale_v1_agent_proto_init() }
@@ -1999,6 +3246,19 @@ func file_telltale_v1_agent_proto_init() {
 		(*Report_Window)(nil),
 		(*Report_Capabilities)(nil),
 		(*Report_Loss)(nil),
+		(*Report_Event)(nil),
+	}
+	file_telltale_v1_agent_proto_msgTypes[29].OneofWrappers = []any{
+		(*TaskFrame_Hello)(nil),
+		(*TaskFrame_Answer)(nil),
+		(*TaskFrame_Progress)(nil),
+		(*TaskFrame_Chunk)(nil),
+	}
+	file_telltale_v1_agent_proto_msgTypes[30].OneofWrappers = []any{
+		(*TaskOrder_Welcome)(nil),
+		(*TaskOrder_Request)(nil),
+		(*TaskOrder_Cancel)(nil),
+		(*TaskOrder_Taken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2006,7 +3266,7 @@ func file_telltale_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_telltale_v1_agent_proto_rawDesc), len(file_telltale_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -134,6 +134,7 @@ var Enrolment_ServiceDesc = grpc.ServiceDesc{
 const (
 	Agent_Renew_FullMethodName  = "/telltale.v1.Agent/Renew"
 	Agent_Report_FullMethodName = "/telltale.v1.Agent/Report"
+	Agent_Tasks_FullMethodName  = "/telltale.v1.Agent/Tasks"
 )
 
 // AgentClient is the client API for Agent service.
@@ -147,6 +148,10 @@ type AgentClient interface {
 	// Report is the one long-lived stream of a node: Hello and Welcome first,
 	// then reports against acknowledgements, and control towards the node.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentFrame, ServerFrame], error)
+	// Tasks is the node's second stream, on the same connection as its report
+	// stream: orders towards the node, answers and results back. It opens with
+	// TaskHello and TaskWelcome.
+	Tasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[TaskFrame, TaskOrder], error)
 }
 
 type agentClient struct {
@@ -180,6 +185,19 @@ func (c *agentClient) Report(ctx context.Context, opts ...grpc.CallOption) (grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_ReportClient = grpc.BidiStreamingClient[AgentFrame, ServerFrame]
 
+func (c *agentClient) Tasks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[TaskFrame, TaskOrder], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[1], Agent_Tasks_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[TaskFrame, TaskOrder]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_TasksClient = grpc.BidiStreamingClient[TaskFrame, TaskOrder]
+
 // AgentServer is the server API for Agent service.
 // All implementations must embed UnimplementedAgentServer
 // for forward compatibility.
@@ -191,6 +209,10 @@ type AgentServer interface {
 	// Report is the one long-lived stream of a node: Hello and Welcome first,
 	// then reports against acknowledgements, and control towards the node.
 	Report(grpc.BidiStreamingServer[AgentFrame, ServerFrame]) error
+	// Tasks is the node's second stream, on the same connection as its report
+	// stream: orders towards the node, answers and results back. It opens with
+	// TaskHello and TaskWelcome.
+	Tasks(grpc.BidiStreamingServer[TaskFrame, TaskOrder]) error
 	mustEmbedUnimplementedAgentServer()
 }
 
@@ -206,6 +228,9 @@ func (UnimplementedAgentServer) Renew(context.Context, *RenewRequest) (*RenewRes
 }
 func (UnimplementedAgentServer) Report(grpc.BidiStreamingServer[AgentFrame, ServerFrame]) error {
 	return status.Error(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedAgentServer) Tasks(grpc.BidiStreamingServer[TaskFrame, TaskOrder]) error {
+	return status.Error(codes.Unimplemented, "method Tasks not implemented")
 }
 func (UnimplementedAgentServer) mustEmbedUnimplementedAgentServer() {}
 func (UnimplementedAgentServer) testEmbeddedByValue()               {}
@@ -253,6 +278,13 @@ func _Agent_Report_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agent_ReportServer = grpc.BidiStreamingServer[AgentFrame, ServerFrame]
 
+func _Agent_Tasks_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServer).Tasks(&grpc.GenericServerStream[TaskFrame, TaskOrder]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agent_TasksServer = grpc.BidiStreamingServer[TaskFrame, TaskOrder]
+
 // Agent_ServiceDesc is the grpc.ServiceDesc for Agent service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -269,6 +301,12 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Report",
 			Handler:       _Agent_Report_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Tasks",
+			Handler:       _Agent_Tasks_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

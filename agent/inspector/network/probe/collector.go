@@ -28,6 +28,9 @@ type Config struct {
 	Sys     string
 	Disable []string // signals to keep off
 	Netns   uint32   // count one network namespace only, by its inode; 0: all
+	// Emit takes what the module's own ring reports as it happens. It does not
+	// block and is safe for concurrent use. Nil: cold events are off.
+	Emit func(inspector.Occurrence)
 }
 
 // Collector measures the module. Its methods are for one goroutine at a time.

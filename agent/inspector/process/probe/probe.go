@@ -27,6 +27,9 @@ type Config struct {
 	Proc    string   // where procfs is mounted; "" means /proc
 	Sys     string   // where sysfs is mounted; not used by this module
 	Disable []string // signals that stay off
+	// Emit takes what the module's own ring reports as it happens. It does not
+	// block and is safe for concurrent use. Nil: cold events are off.
+	Emit func(inspector.Occurrence)
 }
 
 // Collector is the running module. Collect is for one goroutine at a time;

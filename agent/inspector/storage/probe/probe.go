@@ -29,6 +29,9 @@ type Config struct {
 	Proc    string   // where procfs is mounted; "" means /proc
 	Sys     string   // where sysfs is mounted; "" means /sys
 	Disable []string // signals that stay off
+	// Emit takes what the module's own ring reports as it happens. It does not
+	// block and is safe for concurrent use. Nil: cold events are off.
+	Emit func(inspector.Occurrence)
 }
 
 var signals = []string{storage.SignalRequests, storage.SignalLatency, storage.SignalErrors}

@@ -1,0 +1,13 @@
+package probe
+
+import (
+	"log/slog"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+)
+
+// Tasks lists what the module does on request, by task kind. Each task loads
+// its own programs and unloads them when it ends.
+func Tasks(cfg Config, log *slog.Logger) map[string]inspector.TaskRun {
+	return map[string]inspector.TaskRun{}
+}
