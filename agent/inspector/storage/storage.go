@@ -1,5 +1,5 @@
 // Package storage holds the words of the probe's storage module: requests,
-// bytes, latency and errors of block devices.
+// bytes, latency and errors of block devices, tasks that look closer, events.
 //
 // It knows nothing of how they are measured; that is the probe folder's part.
 // Start reading at Register.
@@ -64,5 +64,7 @@ func Register(r *inspector.Registry) {
 			{Name: TotalErrors, Kind: inspector.Delta, Unit: inspector.Count, Signal: SignalErrors, Headline: true,
 				Help: "Requests of all devices that ended with an error."},
 		},
+		Tasks:  Tasks(),
+		Events: Events(),
 	})
 }
