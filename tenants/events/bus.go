@@ -1,0 +1,4 @@
+package events
+
+// Bus carries hints between replicas.
+type Bus interface{}
