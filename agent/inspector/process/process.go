@@ -1,5 +1,5 @@
 // Package process holds the words of the probe's process module: waiting for
-// a CPU, forks, execs, exits by cause, OOM kills.
+// a CPU, forks, execs, exits by cause, OOM kills; the profile task and events.
 //
 // It knows nothing of how they are measured; that is the probe folder's part.
 // Start reading at Register.
@@ -63,5 +63,7 @@ func Register(r *inspector.Registry) {
 			{Name: OOMKills, Kind: inspector.Delta, Unit: inspector.Count, Signal: SignalOOMKill, Headline: true,
 				Help: "Processes the kernel chose to kill for lack of memory, in a memory cgroup or the whole machine."},
 		},
+		Tasks:  Tasks(),
+		Events: Events(),
 	})
 }
