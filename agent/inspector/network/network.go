@@ -73,5 +73,7 @@ func Register(r *inspector.Registry) {
 			{Name: "network.if_tx_packets", Kind: inspector.Delta, Unit: inspector.Count, Signal: Interfaces, Labels: []string{"interface"},
 				Help: "Packets handed to an interface, as the stack sees them: a segmented one counts once (from /proc: as the driver counts)."},
 		},
+		Tasks:  Tasks(),
+		Events: Events(),
 	})
 }
