@@ -28,6 +28,8 @@ if [ "$what" = test ]; then
   need util-linux setpriv
   need mount losetup
   need procps pgrep
+  need bpftrace bpftrace               # peers that the tests count beside
+  need libbpf-tools biolatency
   need chromium chromium
   need git git
 fi
