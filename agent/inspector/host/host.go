@@ -103,6 +103,7 @@ func Register(r *inspector.Registry) {
 		Title:   "Host",
 		Signals: []string{CPU, Load, Memory, Pressure, Disks, Sockets, Clock, Boot, Agent},
 		Metrics: metrics(),
+		Events:  events(),
 	})
 }
 
