@@ -54,6 +54,16 @@ func (k Kind) String() string {
 	return names[Internal]
 }
 
+// ParseKind reads a kind's word, for example one that a node sent.
+func ParseKind(word string) (k Kind, ok bool) {
+	for i, n := range names {
+		if n == word {
+			return Kind(i), true
+		}
+	}
+	return Internal, false
+}
+
 // Error is one fault. Every field but Kind may be empty.
 type Error struct {
 	Kind   Kind

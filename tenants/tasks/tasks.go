@@ -4,7 +4,7 @@
 // It alone writes the tables task, task_run and task_result. It knows neither
 // the wire to the agents (api/ingest hands it an Outbox a node) nor what a
 // task measures (agent/inspector's words say what may be asked). Start reading
-// at Service.Start, then states.go for how a run moves, channel.go for what an
+// at Service.Do, then states.go for how a run moves, channel.go for what an
 // agent says, and sweep.go for what ends it when nobody says anything.
 package tasks
 
