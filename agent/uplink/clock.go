@@ -49,3 +49,9 @@ func (c *clock) server(now time.Time) time.Time {
 	defer c.mu.Unlock()
 	return now.Add(c.offset)
 }
+
+// local converts a time by the server's clock to this machine's. The result
+// has a monotonic reading: it stays right when this machine's clock is set.
+func (c *clock) local(server, now time.Time) time.Time {
+	return now.Add(server.Sub(c.server(now)))
+}

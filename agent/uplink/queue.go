@@ -16,10 +16,16 @@ type report struct {
 	layout    *inspector.Layout // windows only
 	size      int               // bytes it holds in memory, about
 	sent      time.Time         // first or latest time on the wire
+	event     bool
+	done      func() // called once when the server settled it; may be nil
 }
 
 // maxReport is the most bytes of one report; the server takes 4 MiB a message.
 const maxReport = 3 << 20
+
+// maxEvents bounds the events that wait; a quarter of the queue's bytes bounds
+// them too. One beyond is not taken: who pushes keeps it.
+const maxEvents = 512
 
 // loss is what was dropped of one component: how many since the start, and
 // when, since the last Loss report that saw any.
@@ -31,19 +37,22 @@ type loss struct {
 }
 
 // queue holds reports until the server has committed them: first those sent
-// and not acknowledged, in sequence, then those waiting. It is bounded in
-// count and bytes; over a bound the oldest waiting window is dropped, counted
-// per component and later reported. What was sent is never dropped, because
-// the server may already hold it. Safe for concurrent use.
+// and not acknowledged, in sequence, then those waiting, events before
+// windows. It is bounded in count and bytes; over a bound the oldest waiting
+// window is dropped, counted per component and later reported. What was sent
+// is never dropped, because the server may already hold it, and neither is an
+// event that was taken in. Safe for concurrent use.
 type queue struct {
 	maxItems, maxBytes int
 	ready              chan struct{} // one token: there may be something to send
 
 	mu       sync.Mutex
 	inflight []*report
-	cursor   int // inflight[:cursor] went out on the present stream
-	waiting  []*report
-	caps     *report // latest capability report not yet sent
+	cursor   int       // inflight[:cursor] went out on the present stream
+	waiting  []*report // windows
+	events   []*report // that wait
+	eventB   int       // bytes of events
+	caps     *report   // latest capability report not yet sent
 	bytes    int
 	sentB    int              // bytes of inflight
 	lost     map[string]*loss // per component
@@ -75,7 +84,31 @@ func (q *queue) push(r *report) bool {
 	}
 	q.waiting = append(q.waiting, r)
 	q.bytes += r.size
-	kept := true
+	kept := q.shed()
+	q.wake()
+	return kept
+}
+
+// pushEvent takes one event in, if need be in the place of windows; false
+// means that too many wait.
+func (q *queue) pushEvent(r *report) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.events) >= maxEvents || q.eventB+r.size > q.maxBytes/4 {
+		return false
+	}
+	q.events = append(q.events, r)
+	q.eventB += r.size
+	q.bytes += r.size
+	q.shed()
+	q.wake()
+	return true
+}
+
+// shed drops waiting windows until the bounds hold; false means that it
+// dropped any. The caller holds mu.
+func (q *queue) shed() (kept bool) {
+	kept = true
 	for len(q.waiting) > 0 && (len(q.waiting)+len(q.inflight) > q.maxItems || q.bytes > q.maxBytes) {
 		old := q.waiting[0]
 		q.waiting[0] = nil
@@ -84,7 +117,6 @@ func (q *queue) push(r *report) bool {
 		q.drop(old, "queue_full")
 		kept = false
 	}
-	q.wake()
 	return kept
 }
 
@@ -117,8 +149,8 @@ func (q *queue) setCaps(r *report) {
 }
 
 // next returns what to send now, or nil: first what this stream has not
-// carried yet of the sent ones, then a loss report, capabilities, windows. A
-// report sent for the first time gets its number from seq.
+// carried yet of the sent ones, then events, a loss report, capabilities,
+// windows. A report sent for the first time gets its number from seq.
 func (q *queue) next(limit int, now time.Time, seq func() uint64) *report {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,6 +177,12 @@ func (q *queue) next(limit int, now time.Time, seq func() uint64) *report {
 
 func (q *queue) take() *report {
 	switch {
+	case len(q.events) > 0:
+		r := q.events[0]
+		q.events[0] = nil
+		q.events = q.events[1:]
+		q.eventB -= r.size
+		return r
 	case q.unsaid:
 		r := lossReport(q.lost)
 		for _, l := range q.lost {
@@ -167,12 +205,27 @@ func (q *queue) take() *report {
 	return nil
 }
 
-// ack forgets everything up to seq and returns how many reports that were.
-func (q *queue) ack(seq uint64) int {
+// ack forgets everything up to seq and returns how many reports that were,
+// and how many of them events. It tells those who wait for them.
+func (q *queue) ack(seq uint64) (reports, events int) {
+	var told []func()
+	reports, events, told = q.forget(seq)
+	for _, done := range told {
+		done()
+	}
+	return reports, events
+}
+
+func (q *queue) forget(seq uint64) (n, events int, told []func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := 0
 	for n < len(q.inflight) && q.inflight[n].pb.Seq <= seq {
+		if r := q.inflight[n]; r.event {
+			events++
+			if r.done != nil {
+				told = append(told, r.done)
+			}
+		}
 		q.bytes -= q.inflight[n].size
 		q.sentB -= q.inflight[n].size
 		q.inflight[n] = nil
@@ -183,7 +236,7 @@ func (q *queue) ack(seq uint64) int {
 	if n > 0 {
 		q.wake()
 	}
-	return n
+	return n, events, told
 }
 
 // rewind makes next begin again at seq; 0 begins at the oldest.
@@ -225,14 +278,14 @@ func (q *queue) oldest() (seq uint64, sent time.Time, ok bool) {
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.inflight) == 0 && len(q.waiting) == 0 && q.caps == nil && !q.unsaid
+	return len(q.inflight) == 0 && len(q.waiting) == 0 && len(q.events) == 0 && q.caps == nil && !q.unsaid
 }
 
 // depth returns how many reports and bytes are held.
 func (q *queue) depth() (items, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.inflight) + len(q.waiting), q.bytes
+	return len(q.inflight) + len(q.waiting) + len(q.events), q.bytes
 }
 
 // drops returns the windows dropped since start per component.

@@ -45,7 +45,7 @@ func TestQueueSendsInOrderAndForgetsOnAck(t *testing.T) {
 		q.push(win(i))
 	}
 	same(t, "first send", drain(q, 3, seq), 1, 2, 3)
-	if n := q.ack(2); n != 2 {
+	if n, _ := q.ack(2); n != 2 {
 		t.Errorf("ack forgot %d", n)
 	}
 	same(t, "room for two", drain(q, 3, seq), 4, 5)

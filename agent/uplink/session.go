@@ -43,6 +43,7 @@ type session struct {
 	inFlight int
 	lastSent time.Time
 	watch    *time.Timer // cancels the stream when one send blocks too long
+	second   *second     // the task channel; nil: the node takes no tasks
 
 	rewinds chan *pb.Rewind
 	drain   chan time.Duration
@@ -80,9 +81,13 @@ func (u *Uplink) session(ctx context.Context) error {
 	u.troubles.end()
 	u.log.Info("connected", "server", u.cfg.Server, "node", u.id.Node)
 	go s.read(sctx)
+	if u.cfg.Tasks != nil {
+		s.second = startSecond(sctx, s)
+	}
 	err = s.loop(ctx)
 	cancel()
 	<-s.ended
+	s.second.wait()
 	return err
 }
 
@@ -97,7 +102,7 @@ func (s *session) open(ctx context.Context) (err error) {
 	if busy {
 		next = oldest
 	}
-	hello := &pb.Hello{Facts: u.cfg.Facts.Proto(), StartedAtNs: u.cfg.StartedAt.UnixNano(), Epoch: epoch, NextSeq: next}
+	hello := &pb.Hello{Facts: u.cfg.Facts.Proto(), StartedAtNs: u.cfg.StartedAt.UnixNano(), Epoch: epoch, NextSeq: next, ConfigDigest: u.cfg.ConfigDigest}
 	u.mu.Lock()
 	for _, h := range u.layouts.order {
 		hello.Layouts = append(hello.Layouts, h[:])
@@ -126,7 +131,7 @@ func (s *session) open(ctx context.Context) (err error) {
 	if w.Epoch != epoch {
 		u.pos.begin(w.Epoch, u.queue.renumber())
 	} else {
-		u.counts.acked.Add(uint64(u.queue.ack(w.HighSeq)))
+		u.acked(w.HighSeq)
 		u.pos.skip(w.HighSeq)
 	}
 	u.queue.rewind(0)
@@ -202,8 +207,10 @@ func (s *session) loop(ctx context.Context) error {
 }
 
 // bye closes the sending side and lets the server end the stream, so that
-// both sides see a clean end.
+// both sides see a clean end. The task channel goes first: it ends with the
+// report stream.
 func (s *session) bye(result error) error {
+	s.second.bye()
 	_ = s.stream.CloseSend() // the connection goes away next, whatever it says
 	late := time.NewTimer(byeTimeout)
 	defer late.Stop()
@@ -307,7 +314,7 @@ func (s *session) read(ctx context.Context) {
 		s.clock.observe(f.Clock, time.Now())
 		switch k := f.Kind.(type) {
 		case *pb.ServerFrame_Ack:
-			s.u.counts.acked.Add(uint64(s.u.queue.ack(k.Ack.Seq)))
+			s.u.acked(k.Ack.Seq)
 		case *pb.ServerFrame_Rewind:
 			select {
 			case s.rewinds <- k.Rewind:

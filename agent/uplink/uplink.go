@@ -1,11 +1,12 @@
 // Package uplink is the agent's way to the server: enrolment, the identity
-// directory, and one report stream with numbered envelopes that are forgotten
-// only when the server has committed them.
+// directory, one report stream with numbered envelopes that are forgotten only
+// when the server has committed them, and beside it the task channel.
 //
 // It knows what windows, capabilities and layouts are (agent/inspector) and
 // the wire (api/telltalev1), and nothing of how they come about: the runner
 // pushes them. It must not import a collector. Start reading at Uplink.Run,
-// then session.go for one stream, and queue.go for what survives it.
+// then session.go for one stream, queue.go for what survives it, and second.go
+// for the task channel.
 package uplink
 
 import (
@@ -37,6 +38,12 @@ type Config struct {
 	QueueItems int       // reports held at most; 0: DefaultQueueItems
 	QueueBytes int       // bytes held at most; 0: DefaultQueueBytes
 	Dial       DialFunc  // nil: plain TCP
+	// ConfigDigest is a hash of the effective configuration, so that a change
+	// shows; empty: unknown.
+	ConfigDigest []byte
+	// Tasks does what the server asks for. Nil: this node takes no tasks and
+	// opens no task channel.
+	Tasks TaskHandler
 	// Control is called with the modules switched off from afar, whenever the
 	// list comes; calls do not overlap. It must return soon. May be nil.
 	Control func(disabled []string)
@@ -55,6 +62,7 @@ type Uplink struct {
 	counts   counters
 	offline  atomic.Int64 // unix ns since when, 0: connected
 	troubles troubles
+	refusals troubles // of the task channel
 
 	mu      sync.Mutex
 	layouts layouts
@@ -63,6 +71,9 @@ type Uplink struct {
 
 type counters struct {
 	pushed, sent, acked, connects, failures, rewinds, quarantined, renewals atomic.Uint64
+	eventsPushed, eventsAcked, eventsDropped                                atomic.Uint64
+	channels, orders                                                        atomic.Uint64
+	channelOpen                                                             atomic.Bool
 }
 
 // Stats is a snapshot of an Uplink's counters since its start.
@@ -71,6 +82,10 @@ type Stats struct {
 	Connects, Failures          uint64 // streams opened; attempts or streams that failed
 	Rewinds, Quarantined        uint64 // asked for again; kept out by the server
 	Renewals                    uint64
+	EventsPushed, EventsAcked   uint64            // events taken in; settled by the server
+	EventsDropped               uint64            // events that PushEvent did not take
+	Channels, Orders            uint64            // task channels opened; requests that came
+	ChannelOpen                 bool              // a task channel is open now
 	Dropped                     map[string]uint64 // windows dropped here, per component
 	QueueItems, QueueBytes      int
 	Connected                   bool
@@ -116,12 +131,21 @@ func (u *Uplink) SetCapabilities(caps []inspector.Capability) {
 	u.queue.setCaps(capsReport(caps, time.Now()))
 }
 
+// acked forgets what the server has settled.
+func (u *Uplink) acked(seq uint64) {
+	reports, events := u.queue.ack(seq)
+	u.counts.acked.Add(uint64(reports))
+	u.counts.eventsAcked.Add(uint64(events))
+}
+
 // Stats returns the counters.
 func (u *Uplink) Stats() Stats {
 	s := Stats{
 		Pushed: u.counts.pushed.Load(), Sent: u.counts.sent.Load(), Acked: u.counts.acked.Load(),
 		Connects: u.counts.connects.Load(), Failures: u.counts.failures.Load(),
 		Rewinds: u.counts.rewinds.Load(), Quarantined: u.counts.quarantined.Load(), Renewals: u.counts.renewals.Load(),
+		EventsPushed: u.counts.eventsPushed.Load(), EventsAcked: u.counts.eventsAcked.Load(), EventsDropped: u.counts.eventsDropped.Load(),
+		Channels: u.counts.channels.Load(), Orders: u.counts.orders.Load(), ChannelOpen: u.counts.channelOpen.Load(),
 		Dropped: u.queue.drops(), CertExpiresAt: u.id.Certificate().NotAfter,
 	}
 	s.QueueItems, s.QueueBytes = u.queue.depth()
