@@ -193,12 +193,22 @@ func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) 
 	if err != nil {
 		return row{}, err
 	}
+	i, err := pick(ref, whole, rows)
+	if err != nil {
+		return row{}, err
+	}
+	return rows[i], nil
+}
+
+// pick chooses the row that ref means of those that bear it as id or name:
+// never one of several live ones. whole is ref as an id, when it is one.
+func pick(ref, whole string, rows []row) (int, error) {
 	live := len(slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.Status == Revoked }))
 	switch {
 	case len(rows) == 0:
-		return row{}, noNode(ref)
+		return 0, noNode(ref)
 	case len(rows) == 1, rows[0].Node.Node == whole, live == 1:
-		return rows[0], nil
+		return 0, nil
 	case live > 1:
 		rows = rows[:live]
 	}
@@ -209,7 +219,7 @@ func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) 
 	if len(rows) > 10 {
 		list = append(list, "and more")
 	}
-	return row{}, &fault.Error{Kind: fault.Invalid, Reason: "ambiguous_node", Field: "node",
+	return 0, &fault.Error{Kind: fault.Invalid, Reason: "ambiguous_node", Field: "node",
 		Msg:  fmt.Sprintf("several nodes are called %q: %s", inspector.CleanText(ref), strings.Join(list, ", ")),
 		Next: "name the node by its id"}
 }

@@ -48,6 +48,7 @@ type Config struct {
 	AppDSN    string
 	IngestDSN string
 	JobsDSN   string
+	ListenDSN string // of the Bus, which no pooler in transaction mode can carry; empty: as the application pool
 
 	AppConns    int // most connections of the application pool; 0 is 8
 	IngestConns int // of the ingest pool; 0 is 4

@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// sqlTarget are the columns of a Target; sqlNodes follows. $4 is a component,
+// $5 the signals of it that matter: none means all of them together.
+const sqlTarget = `select n.node_id, n.name, ` + sqlStatus + ` as status, coalesce(s.replica, ''), count(*) over (), coalesce(
+  (select 'switched off from the server by ' || m.by from module_switch m
+    where m.tenant_id = $1 and m.node_id = n.node_id and m.module = $4::text and m.off),
+  (select c.signal || ': ' || coalesce(nullif(c.reason, ''), 'reported as off') from capability c
+    where c.tenant_id = $1 and c.node_id = n.node_id and c.component = $4::text and c.level = 'off' and c.signal = any($5::text[])
+    order by c.signal limit 1),
+  (select max(coalesce(nullif(c.reason, ''), 'reported as off')) from capability c
+    where c.tenant_id = $1 and c.node_id = n.node_id and c.component = $4::text and cardinality($5::text[]) = 0
+    having bool_and(c.level = 'off')), '')`
+
+// Targets answers the nodes in scope that a query is meant for, with what
+// decides whether work can reach them: one for a name, in order of name for
+// labels. Nothing found by labels is an empty answer; a name that nobody or
+// more than one node bears is a fault. It needs telltale:read.
+func (s *Service) Targets(ctx context.Context, scope tenants.Scope, tq tenants.TargetQuery) ([]tenants.Target, error) {
+	if err := scope.Require(tenants.Read); err != nil {
+		return nil, err
+	}
+	if (tq.Node == "") == (len(tq.Labels) == 0) {
+		return nil, fault.Bad("node", "give either a node or labels").Do("name one node, or a selector of labels")
+	}
+	if err := checkLabels("selector", tq.Labels); err != nil {
+		return nil, err
+	}
+	limit, _ := tenants.ClampRows(tq.Limit)
+	if tq.Limit == 0 {
+		limit = tenants.MaxListRows
+	}
+	if tq.Signals == nil {
+		tq.Signals = []string{}
+	}
+	_, args := s.times(scope)
+	q := newQuery(sqlTarget, append(args, tq.Component, tq.Signals)...).add(sqlNodes).in(scope.Nodes)
+	whole := ""
+	if tq.Node == "" {
+		q.labels(tq.Labels).add(" and n.revoked_at is null order by n.name, n.node_id limit ", q.arg(limit))
+	} else {
+		if err := checkRef(tq.Node); err != nil {
+			return nil, err
+		}
+		if id, err := tenants.ParseNodeID(tq.Node); err == nil {
+			whole = id.String()
+		}
+		q.named(tq.Node).add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
+	}
+	list, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanTarget)
+	if err != nil || tq.Node == "" {
+		return list, err
+	}
+	rows := make([]row, len(list))
+	for i, t := range list {
+		rows[i] = row{Node: Node{Node: t.Node.String(), Name: t.Name, Status: Status(t.Status)}}
+	}
+	i, err := pick(tq.Node, whole, rows)
+	if err != nil {
+		return nil, err
+	}
+	list[i].Matched = 1
+	return list[i : i+1], nil
+}
+
+func scanTarget(r pgx.CollectableRow) (t tenants.Target, err error) {
+	err = r.Scan((*[16]byte)(&t.Node), &t.Name, &t.Status, &t.Replica, &t.Matched, &t.Off)
+	t.Name, t.Off = inspector.CleanText(t.Name), inspector.CleanText(t.Off)
+	return t, err
+}
