@@ -1,0 +1,308 @@
+package symbols
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+)
+
+// Process is the code that one process had mapped when it was looked at. It
+// keeps the mapped files open, so that they can be read after the process
+// ended. It belongs to one goroutine.
+type Process struct {
+	Pid   int
+	Start uint64 // when it began, in clock ticks since boot, as in /proc/PID/stat
+	Comm  string // its name, clean
+
+	dir   string // /proc/PID
+	maps  []mapping
+	files *Files
+}
+
+// mapping is one stretch of executable memory.
+type mapping struct {
+	start, end, offset uint64
+	file               fileID
+	name               string // as /proc shows it
+}
+
+type fileID struct {
+	dev   string
+	inode uint64
+}
+
+// Files are the mapped files of several processes, each held once. Close
+// closes them.
+type Files struct {
+	proc string
+	open map[fileID]*file
+}
+
+// file is one mapped file; image is nil when it cannot be read as code.
+type file struct {
+	name  string
+	f     *os.File
+	image *Image
+	debug *Image // its symbols, kept apart
+	dbg   *os.File
+}
+
+// maxFiles bounds the files held open, and maxMaps the mappings of a process.
+const (
+	maxFiles = 512
+	maxMaps  = 4096
+	maxProc  = 8 << 20 // bytes of one file of /proc
+)
+
+// NewFiles holds no file yet. proc is where procfs is mounted, "" for /proc.
+func NewFiles(proc string) *Files {
+	if proc == "" {
+		proc = "/proc"
+	}
+	return &Files{proc: proc, open: map[fileID]*file{}}
+}
+
+// Close closes every file.
+func (fs *Files) Close() error {
+	var errs []error
+	for _, f := range fs.open {
+		if f.f != nil {
+			errs = append(errs, f.f.Close())
+		}
+		if f.dbg != nil {
+			errs = append(errs, f.dbg.Close())
+		}
+	}
+	clear(fs.open)
+	return errors.Join(errs...)
+}
+
+// ErrGone says that there is no such process, or that it has ended.
+var ErrGone = errors.New("no such process")
+
+// Open looks at a process. ErrGone means that it ended or never was.
+func (fs *Files) Open(pid int) (*Process, error) {
+	p := &Process{Pid: pid, dir: filepath.Join(fs.proc, strconv.Itoa(pid)), files: fs}
+	var err error
+	if p.Start, p.Comm, err = identity(p.dir); err != nil {
+		return nil, err
+	}
+	return p, p.Refresh()
+}
+
+// identity reads a process's name and start time.
+func identity(dir string) (start uint64, comm string, err error) {
+	b, err := readProc(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0, "", gone(err)
+	}
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if open < 0 || end < open {
+		return 0, "", fmt.Errorf("%s/stat is malformed", dir)
+	}
+	f := strings.Fields(string(b[end+1:]))
+	if len(f) < 20 {
+		return 0, "", fmt.Errorf("%s/stat is malformed", dir)
+	}
+	if f[0] == "Z" || f[0] == "X" {
+		return 0, "", ErrGone // ended, its parent has not asked for it yet
+	}
+	start, err = strconv.ParseUint(f[19], 10, 64)
+	return start, inspector.CleanText(string(b[open+1 : end])), err
+}
+
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return ErrGone
+	}
+	return err
+}
+
+// readProc reads a small file whole.
+func readProc(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxProc))
+}
+
+// Refresh looks at the mappings again, for what was loaded since. What was
+// unmapped stays known unless something else took its place. A process that
+// ended, or whose id another one has now, is left as it was: ErrGone.
+func (p *Process) Refresh() error {
+	b, err := readProc(filepath.Join(p.dir, "maps"))
+	if err != nil {
+		return gone(err)
+	}
+	found := parseMaps(b)
+	start, _, err := identity(p.dir)
+	if err != nil {
+		return err
+	}
+	if start != p.Start {
+		return ErrGone
+	}
+	fresh := false
+	for _, m := range found {
+		if !slices.Contains(p.maps, m) {
+			fresh = true
+			p.files.hold(p.dir, m)
+		}
+	}
+	if !fresh {
+		return nil
+	}
+	for _, old := range p.maps {
+		if !slices.ContainsFunc(found, func(m mapping) bool { return old.start < m.end && m.start < old.end }) && len(found) < maxMaps {
+			found = append(found, old)
+		}
+	}
+	slices.SortFunc(found, func(a, b mapping) int { return compare(a.start, b.start) })
+	p.maps = found
+	return nil
+}
+
+func compare(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// parseMaps picks the executable stretches of /proc/PID/maps.
+func parseMaps(b []byte) []mapping {
+	var out []mapping
+	for line := range bytes.Lines(b) {
+		f := bytes.SplitN(bytes.TrimRight(line, "\n"), []byte{' '}, 6)
+		if len(f) < 5 || len(f[1]) < 3 || f[1][2] != 'x' || len(out) >= maxMaps {
+			continue
+		}
+		from, to, _ := strings.Cut(string(f[0]), "-")
+		var m mapping
+		var errs [4]error
+		m.start, errs[0] = strconv.ParseUint(from, 16, 64)
+		m.end, errs[1] = strconv.ParseUint(to, 16, 64)
+		m.offset, errs[2] = strconv.ParseUint(string(f[2]), 16, 64)
+		m.file.dev = string(f[3])
+		m.file.inode, errs[3] = strconv.ParseUint(string(f[4]), 10, 64)
+		if errors.Join(errs[:]...) != nil {
+			continue
+		}
+		if len(f) == 6 {
+			m.name = strings.TrimLeft(string(f[5]), " ")
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// vdso is the name of the code that the kernel maps into every process.
+const vdso = "[vdso]"
+
+// hold opens a mapping's file, once.
+func (fs *Files) hold(dir string, m mapping) {
+	if m.file.inode == 0 || fs.open[m.file] != nil || len(fs.open) >= maxFiles {
+		return
+	}
+	h := &file{name: m.module()}
+	fs.open[m.file] = h
+	if h.f = openMapped(dir, m); h.f == nil {
+		return
+	}
+	if h.image, _ = NewImage(h.f); h.image != nil && !h.image.HasSymbols() {
+		h.dbg, h.debug = separate(dir, h.image.BuildID)
+	}
+}
+
+// openMapped opens the very file that is mapped: by the mapping, which works
+// for one that was deleted or replaced, else by its path as the process sees
+// it, if that is the same file still.
+func openMapped(dir string, m mapping) *os.File {
+	if f := openRegular(fmt.Sprintf("%s/map_files/%x-%x", dir, m.start, m.end)); f != nil {
+		return f
+	}
+	name, deleted := strings.CutSuffix(m.name, " (deleted)")
+	for _, try := range []string{filepath.Join(dir, "root", unescape(name)), filepath.Join(dir, "exe")} {
+		if deleted && try != filepath.Join(dir, "exe") {
+			continue
+		}
+		f := openRegular(try)
+		if f == nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(int(f.Fd()), &st) == nil && st.Ino == m.file.inode {
+			return f
+		}
+		_ = f.Close()
+	}
+	return nil
+}
+
+// unescape undoes what /proc does to a line feed in a path.
+func unescape(name string) string { return strings.ReplaceAll(name, `\012`, "\n") }
+
+// openRegular opens a regular file and nothing else, without waiting for a
+// pipe's other end.
+func openRegular(name string) *os.File {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), name)
+}
+
+// separate finds a program's symbols that are kept apart, by its build id:
+// where the process sees them, or this machine.
+func separate(dir, id string) (*os.File, *Image) {
+	if len(id) < 4 {
+		return nil, nil
+	}
+	at := path.Join("/usr/lib/debug/.build-id", id[:2], id[2:]+".debug")
+	for _, root := range []string{filepath.Join(dir, "root"), "/"} {
+		f := openRegular(filepath.Join(root, at))
+		if f == nil {
+			continue
+		}
+		if im, err := NewImage(f); err == nil && im.BuildID == id {
+			return f, im
+		}
+		_ = f.Close()
+	}
+	return nil, nil
+}
+
+// module is the short name of a mapping's file.
+func (m mapping) module() string {
+	name := strings.TrimSuffix(m.name, " (deleted)")
+	if m.file.inode != 0 {
+		name = path.Base(name)
+	}
+	if name == "" {
+		name = "[anonymous]"
+	}
+	clean, _ := inspector.CleanLabel(name)
+	return clean
+}
