@@ -11,6 +11,7 @@ import (
 // cannot starve the streams that are open.
 type admission struct {
 	streams, enrols *rate.Limiter
+	channels        *rate.Limiter // task channels: each has its stream already
 	strangers       *rate.Limiter // peers whose certificate is not good
 	enrolling       chan struct{} // enrolments in work
 }
@@ -27,6 +28,7 @@ func newAdmission(c Config) *admission {
 	return &admission{
 		strangers: rate.NewLimiter(strangersPerSec, strangersPerSec),
 		streams:   rate.NewLimiter(rate.Limit(c.StreamsPerSec), c.StreamsPerSec),
+		channels:  rate.NewLimiter(rate.Limit(c.StreamsPerSec), c.StreamsPerSec),
 		enrols:    rate.NewLimiter(rate.Limit(c.EnrolsPerSec), c.EnrolsPerSec),
 		enrolling: make(chan struct{}, maxEnrolling),
 	}

@@ -137,6 +137,8 @@ func (st *stream) report(ctx context.Context, r *pb.Report) error {
 		return st.capabilities(ctx, r.Seq, b.Capabilities)
 	case *pb.Report_Loss:
 		return st.loss(ctx, r.Seq, b.Loss)
+	case *pb.Report_Event:
+		return st.event(ctx, r.Seq, b.Event)
 	}
 	return st.refuse(ctx, r.Seq, "unknown_report", "a body that this server does not know")
 }

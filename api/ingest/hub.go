@@ -23,9 +23,10 @@ type hub struct {
 	count *counters
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	streams map[nodeKey]*stream
-	closing bool
+	mu       sync.Mutex
+	streams  map[nodeKey]*stream
+	channels map[nodeKey]*taskStream // task channels, also such as are ending
+	closing  bool
 
 	stopping chan struct{} // closed when drain begins
 }
@@ -36,7 +37,7 @@ type nodeKey struct {
 }
 
 func newHub(d Deps, c Config, count *counters, log *slog.Logger) *hub {
-	return &hub{deps: d, cfg: c, count: count, log: log, streams: map[nodeKey]*stream{}, stopping: make(chan struct{})}
+	return &hub{deps: d, cfg: c, count: count, log: log, streams: map[nodeKey]*stream{}, channels: map[nodeKey]*taskStream{}, stopping: make(chan struct{})}
 }
 
 var errStopping = fault.New(fault.Unavailable, "server_stopping", "this server is stopping").Do("connect again")
@@ -65,6 +66,41 @@ func (h *hub) remove(st *stream) {
 	if k := (nodeKey{st.scope.Tenant, st.node}); h.streams[k] == st {
 		delete(h.streams, k)
 	}
+}
+
+// open makes t the task channel of its node, which must hold its report
+// stream here and over the same connection. It returns the one before, which
+// may have ended already.
+func (h *hub) open(t *taskStream, remote string) (former *taskStream, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing {
+		return nil, retryable{errStopping, retryAfter()}
+	}
+	k := nodeKey{t.scope.Tenant, t.node}
+	if t.report = h.streams[k]; t.report == nil || t.report.remote != remote {
+		return nil, retryable{fault.New(fault.Precondition, "no_report_stream", "this connection does not carry the node's report stream").
+			Do("open the report stream first, then the task channel over the same connection"), soonAgain()}
+	}
+	former = h.channels[k]
+	h.channels[k] = t
+	return former, nil
+}
+
+// shut forgets a task channel.
+func (h *hub) shut(t *taskStream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if k := (nodeKey{t.scope.Tenant, t.node}); h.channels[k] == t {
+		delete(h.channels, k)
+	}
+}
+
+// taskChannels returns how many are open.
+func (h *hub) taskChannels() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.channels)
 }
 
 func (h *hub) size() int {

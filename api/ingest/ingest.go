@@ -1,5 +1,5 @@
 // Package ingest is the gRPC face of the server towards agents: enrolment,
-// renewal, and one report stream a node.
+// renewal, one report stream a node, and beside it one task channel.
 //
 // It turns the client certificate into a Scope (through auth's NodeCA), the
 // frames of a stream into calls of the fleet and metrics services, and their
@@ -7,8 +7,8 @@
 // no table and knows no SQL, and it must not import another adapter.
 //
 // Start reading at Server.Run, then stream.go for one stream, batch.go for
-// how windows of many streams share a transaction, and hub.go for what the
-// server can do to a live stream.
+// how windows of many streams share a transaction, hub.go for what the server
+// can do to a live stream, and tasks.go for the task channel.
 package ingest
 
 import (
@@ -126,6 +126,8 @@ type Deps struct {
 	Nodes     Nodes
 	Sessions  Sessions
 	Windows   Windows
+	Events    Events // nil: events are kept out
+	Tasks     Tasks  // nil: no node gets a task
 }
 
 // Server answers agents. It is safe for concurrent use; Run serves.
@@ -139,7 +141,7 @@ type Server struct {
 	admit *admission
 	count counters
 
-	readers sync.WaitGroup // one a stream; each ends soon after its handler
+	readers sync.WaitGroup // of streams, and handlers of task channels; each ends soon after its stream
 }
 
 // New makes a Server. It starts nothing.

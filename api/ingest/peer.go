@@ -97,9 +97,13 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		return s.answer(err, 0)
 	}
 	// After the certificate: strangers must not use up what nodes are due.
-	if !s.admit.streams.Allow() {
+	limit, what := s.admit.streams, "streams"
+	if info.FullMethod == pb.Agent_Tasks_FullMethodName {
+		limit, what = s.admit.channels, "task_channels"
+	}
+	if !limit.Allow() {
 		s.count.admitDenied.Add(1)
-		return s.answer(errBusy("streams"), retryAfter())
+		return s.answer(errBusy(what), retryAfter())
 	}
 	return s.answered(info.FullMethod, next(srv, &identified{ss, ctx}))
 }

@@ -38,11 +38,13 @@ type stream struct {
 	s       *Server
 	scope   tenants.Scope
 	node    tenants.NodeID
+	remote  string // the connection: its task channel comes over the same one
 	session fleet.SessionID
 	grpc    grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]
 	slots   chan struct{} // one taken a report between arrival and commit
 	notify  chan struct{} // one token: there is something to send
 	ended   chan struct{} // closed by cut
+	gone    chan struct{} // closed by left
 	failed  atomic.Bool
 
 	// The reader's own.
@@ -60,7 +62,7 @@ type stream struct {
 	pending  []*pb.ServerFrame
 	off      []string // modules last told to be off
 	offKnown bool
-	reason   string // why cut was called
+	reason   string // why cut was called, or why the stream ended
 	err      error
 	echo     int64 // wall_ns of the agent's latest frame, and when it came
 	echoAt   time.Time
@@ -74,8 +76,8 @@ func (a agent) Report(g grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame])
 	}
 	s := a.s
 	st := &stream{
-		s: s, scope: c.scope, node: c.node, grpc: g,
-		slots: make(chan struct{}, s.cfg.MaxInFlight), notify: make(chan struct{}, 1), ended: make(chan struct{}),
+		s: s, scope: c.scope, node: c.node, remote: c.remote, grpc: g, slots: make(chan struct{}, s.cfg.MaxInFlight),
+		notify: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
 	}
 	first := make(chan *pb.AgentFrame, 1)
 	opened := make(chan struct{})
@@ -98,6 +100,7 @@ func (a agent) Report(g grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame])
 			close(opened)
 			reason, err = st.serve(c, read)
 			s.hub.remove(st)
+			st.left(reason)
 		}
 	}
 	st.failed.Store(true) // queued reports of a stream that is gone need no commit
@@ -191,8 +194,9 @@ func (st *stream) serve(c caller, read <-chan error) (reason string, err error) 
 			return "refused", err
 		case <-st.ended:
 			st.mu.Lock()
-			defer st.mu.Unlock()
-			return st.reason, retryable{st.err, retryAfter()}
+			reason := st.reason
+			st.mu.Unlock()
+			return reason, st.cause()
 		case <-expiry.C:
 			s.count.cut.Add(1)
 			return "expired", fault.New(fault.Unauthorized, "certificate_expired", "the node's certificate has expired").
@@ -305,6 +309,35 @@ func (st *stream) cut(reason string, err error) {
 		st.failed.Store(true)
 		close(st.ended)
 	}
+}
+
+// cause is the error of cut.
+func (st *stream) cause() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return retryable{st.err, retryAfter()}
+}
+
+// left says that the stream is over; its task channel ends too.
+func (st *stream) left(reason string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.reason == "" {
+		st.reason = reason
+	}
+	close(st.gone)
+}
+
+// planned reports, of a stream that is over, whether its node goes on on
+// another one or was asked to leave.
+func (st *stream) planned() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch st.reason {
+	case "eof", "drained", "replaced", "stopping":
+		return true
+	}
+	return false
 }
 
 // control tells the node which modules are off, when it does not know yet.
