@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,11 +24,13 @@ type module struct {
 	collector Collector
 
 	mu       sync.Mutex
-	local    bool      // kept off by the node's configuration
-	remote   bool      // kept off by the server
-	held     string    // why it is kept off until the server's list is known; empty: it is not
-	busy     time.Time // when the call in flight began; zero: none
-	retry    time.Time // not opened again before
+	local    bool              // kept off by the node's configuration
+	remote   bool              // kept off by the server
+	held     string            // why it is kept off until the server's list is known; empty: it is not
+	own      map[string]string // why the agent keeps it off to protect itself or the machine, by what does
+	reported bool              // report is the collector's own or says why there is none
+	busy     time.Time         // when the call in flight began; zero: none
+	retry    time.Time         // not opened again before
 	report   []inspector.Capability
 	panics   uint64
 	failures uint64
@@ -85,7 +89,42 @@ func (m *module) offReason() string {
 	case m.remote:
 		return remoteOff
 	}
+	for _, by := range slices.Sorted(maps.Keys(m.own)) {
+		return m.own[by]
+	}
 	return m.held
+}
+
+// protect keeps the module off for a reason of the agent's own, or no longer
+// when the reason is empty.
+func (m *module) protect(by, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case reason != "" && m.own == nil:
+		m.own = map[string]string{by: reason}
+	case reason != "":
+		m.own[by] = reason
+	case m.own[by] != "":
+		delete(m.own, by)
+		m.retry = time.Time{} // released: open at once
+	}
+}
+
+// off says why the module, or one of the given signals of it, is off. A module
+// that has not been opened yet is not off for that.
+func (m *module) off(signals []string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if off := m.offReason(); off != "" || !m.reported {
+		return off
+	}
+	for _, c := range m.report {
+		if c.Level == inspector.Off && slices.Contains(signals, c.Signal) {
+			return c.Signal + ": " + c.Reason
+		}
+	}
+	return ""
 }
 
 func (m *module) setRemote(off bool) {
@@ -113,7 +152,7 @@ func (m *module) step(ctx context.Context, now time.Time) {
 		defer m.mu.Unlock()
 		m.busy = time.Time{}
 		if report != nil {
-			m.report = report
+			m.report, m.reported = report, true
 		}
 		if !retry.IsZero() {
 			m.retry = retry

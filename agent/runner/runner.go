@@ -1,10 +1,13 @@
 // Package runner drives a node's collectors: it opens them, closes a window
 // of each at every tick, and keeps one that hangs or panics from harming the
-// others.
+// others. It also does what the server asks of the node (Tasks), keeps what
+// the node reports as events (Events), and holds the agent to its own budget
+// (Budget, Breaker).
 //
 // It owns the collectors' lives and their kill switches. It must not know
-// what they measure or how windows travel. Start reading at Run; module.go
-// holds the life of one collector.
+// what they measure or how windows, events and results travel. Start reading
+// at Run; module.go holds the life of one collector, tasks.go, events.go and
+// budget.go begin the other parts.
 package runner
 
 import (
@@ -49,6 +52,10 @@ type Config struct {
 	// OnCapabilities is told the whole report after every change, from the
 	// goroutine of Run. It must not block. Nil: nobody is told.
 	OnCapabilities func([]inspector.Capability)
+	// OnStuck is told when a collector has not answered for longer than
+	// Deadline, and when it answers again, from the goroutine of Run. It must
+	// not block. Nil: nobody is told.
+	OnStuck func(component string, since time.Time, stuck bool)
 }
 
 // Runner drives modules. Make it with New; its methods are safe for
@@ -91,6 +98,7 @@ const closeGrace = 5 * time.Second
 // returns an error only when a collector did not let go in time, naming it.
 func (r *Runner) Run(ctx context.Context) error {
 	var told []inspector.Capability
+	stuck := map[*module]time.Time{}
 	r.each(func(m *module) { m.start(ctx, time.Time{}) })
 	timer := time.NewTimer(r.untilTick(time.Now()))
 	defer timer.Stop()
@@ -109,6 +117,28 @@ func (r *Runner) Run(ctx context.Context) error {
 			if r.cfg.OnCapabilities != nil {
 				r.cfg.OnCapabilities(slices.Clone(caps))
 			}
+		}
+		r.tellStuck(stuck)
+	}
+}
+
+// tellStuck tells what changed since it was called last; told holds since when
+// each stuck collector has not answered.
+func (r *Runner) tellStuck(told map[*module]time.Time) {
+	if r.cfg.OnStuck == nil {
+		return
+	}
+	now := time.Now()
+	for _, m := range r.modules {
+		since, stuck := m.stuckSince(now)
+		before, was := told[m]
+		if was && !(stuck && since.Equal(before)) {
+			delete(told, m)
+			r.cfg.OnStuck(m.Component, before, false)
+		}
+		if stuck && !(was && since.Equal(before)) {
+			told[m] = since
+			r.cfg.OnStuck(m.Component, since, true)
 		}
 	}
 }
@@ -174,6 +204,27 @@ func (r *Runner) Hold(reason string) {
 		m.hold(reason)
 	}
 	r.wake()
+}
+
+// Protect keeps modules off for reasons of the agent's own, and replaces what
+// by asked for before: reasons are by component; one that is missing or empty
+// keeps nothing off. Like SetOff it can only turn off.
+func (r *Runner) Protect(by string, reasons map[string]string) {
+	for _, m := range r.modules {
+		m.protect(by, reasons[m.Component])
+	}
+	r.wake()
+}
+
+// Off says why a component, or one of these signals of it, is off now; empty:
+// it is not, or nobody knows yet.
+func (r *Runner) Off(component string, signals []string) string {
+	for _, m := range r.modules {
+		if m.Component == component {
+			return m.off(signals)
+		}
+	}
+	return "this node has no such module"
 }
 
 // Capabilities reports every signal of every module, in their order.
