@@ -78,14 +78,16 @@ type Detail struct {
 }
 
 // Context is one snapshot of the related metrics: taken at first sight, when
-// the severity rose, or when the trouble came back.
+// the severity rose, or when the trouble came back. It is pending until the part
+// after the moment has come, whatever is filled in before; then complete when
+// every part has data, partial when some have, unavailable when none has.
 type Context struct {
 	Why    string         `json:"why"` // "first", "severity", "recurrence"
 	At     time.Time      `json:"at"`
 	Status string         `json:"status"` // "pending", "partial", "complete", "unavailable"
 	Reason string         `json:"reason,omitempty"`
 	Before []ContextValue `json:"before"` // five minutes before
-	During []ContextValue `json:"during"` // the window of the event and the one before
+	During []ContextValue `json:"during"` // the window of the moment and the one before
 	After  []ContextValue `json:"after"`  // three windows after; empty while pending
 }
 
@@ -120,6 +122,7 @@ type Page struct {
 	Events    []Event            `json:"events"` // never null
 	Coverage  tenants.Coverage   `json:"coverage"`
 	Truncated *tenants.Truncated `json:"truncated,omitempty"`
+	Notes     []string           `json:"notes,omitempty"` // for example that limit was clamped
 }
 
 // Finding is what promote_evidence makes an event of.

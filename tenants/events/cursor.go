@@ -1,0 +1,60 @@
+package events
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"time"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+)
+
+// position is the key of an event: a page begins below it.
+type position struct {
+	ts time.Time
+	id ID
+}
+
+// cursor is where a page begins, within the span of its first page. sum binds
+// it to its tenant and filter. It grants nothing: the next page is read in the
+// caller's own scope.
+type cursor struct {
+	position
+	from, to time.Time
+	sum      [12]byte
+}
+
+// filterSum names a tenant and everything that filters its list.
+func filterSum(tenant tenants.TenantID, q ListQuery) [12]byte {
+	q.Limit, q.Cursor = 0, ""
+	q.From, q.To = q.From.UTC(), q.To.UTC()
+	b, _ := json.Marshal(q) // text, times and sorted maps always marshal
+	sum := sha256.Sum256(append(tenant[:], b...))
+	return [12]byte(sum[:12])
+}
+
+const cursorLen = 12 + 3*8 + 16
+
+func (c cursor) write() string {
+	b := append(make([]byte, 0, cursorLen), c.sum[:]...)
+	for _, t := range []time.Time{c.from, c.to, c.ts} {
+		b = binary.BigEndian.AppendUint64(b, uint64(t.UnixMicro()))
+	}
+	return base64.RawURLEncoding.EncodeToString(append(b, c.id[:]...))
+}
+
+func readCursor(text string, sum [12]byte) (c cursor, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) != cursorLen || [12]byte(b[:12]) != sum {
+		return c, fault.Bad("cursor", "not a cursor of this list: it belongs to one tenant and one filter").
+			Do("use next_cursor as it was given with the same filter, or start without a cursor")
+	}
+	c.sum = sum
+	for i, t := range []*time.Time{&c.from, &c.to, &c.ts} {
+		*t = time.UnixMicro(int64(binary.BigEndian.Uint64(b[12+8*i:]))).UTC()
+	}
+	copy(c.id[:], b[12+3*8:])
+	return c, nil
+}

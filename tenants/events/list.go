@@ -1,0 +1,285 @@
+package events
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+const (
+	defaultSpan = 24 * time.Hour
+	edge        = time.Minute // how far a caller's clock may be ahead
+	fewNodes    = 50          // up to these are looked up one by one
+	maxScan     = 10_000      // rows that one page looks through where no index answers the filter
+	maxKinds    = 20
+)
+
+// List answers one page of events, the youngest first. It needs telltale:read.
+// A page may end early, with a cursor, when a filter leaves out most of a long
+// list. Coverage counts nodes: one that is away may hold events back.
+func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (Page, error) {
+	if err := scope.Require(tenants.Read); err != nil {
+		return Page{}, err
+	}
+	now := s.now()
+	after, err := s.checkQuery(scope, &q, now)
+	if err != nil {
+		return Page{}, err
+	}
+	var node tenants.NodeID
+	if q.Node != "" {
+		if node, _, err = s.nodes.ResolveNode(ctx, scope, q.Node); err != nil {
+			return Page{}, err
+		}
+	}
+	c, err := s.crowdOf(ctx, scope, node, q.Labels)
+	if err != nil {
+		return Page{}, err
+	}
+	limit, clamped := tenants.ClampRows(q.Limit)
+	p := Page{Window: tenants.Window{From: after.from, To: after.to}, Events: []Event{}, Coverage: c.coverage}
+	if clamped {
+		p.Notes = append(p.Notes, fmt.Sprintf("limit was clamped to %d", limit))
+	}
+	if !c.all && len(c.ids) == 0 {
+		return p, nil
+	}
+	pick := picking{s: s, q: q, after: after, crowd: c, tenant: scope.Tenant, limit: limit}
+	var end *position
+	if p.Events, end, err = pick.page(ctx); err != nil {
+		return Page{}, err
+	}
+	if end != nil {
+		after.position = *end
+		p.Truncated = &tenants.Truncated{Returned: len(p.Events), NextCursor: after.write(),
+			Hint: "ask again with the cursor, or narrow by node, labels, kinds, severity or time"}
+	}
+	return p, nil
+}
+
+// checkQuery refuses what is out of bounds and reads where the page begins.
+func (s *Service) checkQuery(scope tenants.Scope, q *ListQuery, now time.Time) (cursor, error) {
+	if err := checkLabels("labels", q.Labels); err != nil {
+		return cursor{}, err
+	}
+	if len(q.Kinds) > maxKinds {
+		return cursor{}, fault.Bad("kinds", "at most %d kinds", maxKinds)
+	}
+	q.Kinds = slices.Clone(q.Kinds)
+	slices.Sort(q.Kinds)
+	q.Kinds = slices.Compact(q.Kinds)
+	known := s.kinds()
+	for _, k := range q.Kinds {
+		if !slices.Contains(known, k) {
+			return cursor{}, fault.Bad("kinds", "no kind of event %.40q: want some of %s", inspector.CleanText(k), strings.Join(known, ", "))
+		}
+	}
+	if q.MinSeverity != "" && q.MinSeverity.Rank() < 0 {
+		return cursor{}, fault.Bad("min_severity", "want info, warning or critical")
+	}
+	if q.State != "" && stateRank(q.State) < 0 {
+		return cursor{}, fault.Bad("state", "want open, flapping or ended")
+	}
+	if q.Origin != "" && q.Origin != FromProbe && q.Origin != FromTask {
+		return cursor{}, fault.Bad("origin", "want probe or task")
+	}
+	sum := filterSum(scope.Tenant, *q)
+	if q.Cursor != "" {
+		return readCursor(q.Cursor, sum)
+	}
+	c := cursor{sum: sum, from: q.From.UTC(), to: q.To.UTC()}
+	switch {
+	case q.To.IsZero():
+		c.to = now.UTC()
+	case c.to.After(now.Add(edge)):
+		return cursor{}, fault.Bad("to", "to lies in the future: the server's time is %s", now.UTC().Format(time.RFC3339))
+	}
+	if q.From.IsZero() {
+		c.from = c.to.Add(-defaultSpan)
+	}
+	if !c.from.Before(c.to) {
+		return cursor{}, fault.Bad("from", "from lies before to")
+	}
+	if oldest := now.Add(-MaxAge); c.from.Before(oldest) {
+		c.from = oldest.UTC()
+	}
+	if !c.from.Before(c.to) {
+		return cursor{}, fault.Bad("to", "events are kept for at most %d days", int(MaxAge/day))
+	}
+	c.position = position{ts: c.to.Add(time.Millisecond)}
+	return c, nil
+}
+
+// kinds lists every kind that an event may have: those of nodes, and the tasks
+// whose findings people promote.
+func (s *Service) kinds() []string {
+	var out []string
+	for _, c := range s.reg.Components() {
+		for _, k := range c.Events {
+			out = append(out, k.Name)
+		}
+		for _, k := range c.Tasks {
+			out = append(out, k.Name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// scanEvent reads sqlColumns, and further columns into more.
+func (s *Service) scanEvent(r pgx.CollectableRow, more ...any) (e Event, err error) {
+	var (
+		id                       ID
+		node                     tenants.NodeID
+		severity                 int
+		fingerprint, labels      []byte
+		title                    string
+		task                     *[16]byte
+		samples, truncated, lost int64
+		origin, state, nodeName  string
+	)
+	err = r.Scan(append([]any{&e.First, (*[16]byte)(&id), (*[16]byte)(&node), &nodeName, &e.Kind, &severity, &state, &origin, &fingerprint, &e.Last, &e.Corrected,
+		&samples, &truncated, &lost, &e.Recurrence, &labels, &title, &task, &e.Context}, more...)...)
+	if err != nil {
+		return e, err
+	}
+	e.ID, e.Node, e.Name = id.String(), node.String(), inspector.CleanText(nodeName)
+	e.First, e.Last = e.First.UTC(), e.Last.UTC()
+	e.Severity = []inspector.Severity{inspector.Info, inspector.Warning, inspector.Critical}[severity]
+	e.State, e.Origin, e.Fingerprint = inspector.EventState(state), Origin(origin), hex.EncodeToString(fingerprint)
+	e.Samples, e.Truncated, e.Lost = uint64(samples), uint64(truncated), uint64(lost)
+	e.Cumulative = e.Samples + e.Truncated
+	if task != nil {
+		e.Task = uuid.UUID(*task).String()
+	}
+	if k, ok := s.reg.Event(e.Kind); ok {
+		e.Title, e.NextTool = k.Title, k.Tool
+	} else if k, ok := s.reg.Task(e.Kind); ok {
+		e.Title = k.Title
+	}
+	if title != "" {
+		e.Title = title
+	}
+	e.Scope = map[string]string{}
+	return e, json.Unmarshal(labels, &e.Scope)
+}
+
+func (s *Service) scanListed(r pgx.CollectableRow) (Event, error) { return s.scanEvent(r) }
+
+// picking is one page under way.
+type picking struct {
+	s      *Service
+	q      ListQuery
+	after  cursor
+	crowd  crowd
+	tenant tenants.TenantID
+	limit  int
+}
+
+// page reads the events and where the next page begins; nil: this is the end.
+func (p *picking) page(ctx context.Context) ([]Event, *position, error) {
+	q, bounded := p.statement()
+	rows, err := tenantdb.Query(ctx, p.s.db, p.tenant, q.String(), q.args, p.s.scanListed)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(rows) > p.limit {
+		rows = rows[:p.limit]
+		last, err := ParseID(rows[p.limit-1].ID)
+		return rows, &position{rows[p.limit-1].First, last}, err
+	}
+	if !bounded {
+		return rows, nil, nil
+	}
+	end := newStatement("select ts, id from event e where true", uid(p.tenant))
+	p.keyset(end)
+	end.add(" offset ", end.arg(maxScan-1), " limit 1")
+	at, more, err := tenantdb.QueryOne(ctx, p.s.db, p.tenant, end.String(), end.args, func(r pgx.CollectableRow) (at position, err error) {
+		return at, r.Scan(&at.ts, (*[16]byte)(&at.id))
+	})
+	if err != nil || !more {
+		return rows, nil, err
+	}
+	return rows, &at, nil
+}
+
+// statement picks the rows by the index that answers most of the filter.
+// bounded: no index does, so that only the first maxScan rows are looked at.
+func (p *picking) statement() (q *statement, bounded bool) {
+	q = newStatement("select "+sqlColumns+" from (", uid(p.tenant))
+	few := !p.crowd.all && len(p.crowd.ids) <= fewNodes
+	byKind := len(p.q.Kinds) > 0 || p.q.MinSeverity.Rank() > 0
+	switch {
+	case few || !byKind && !p.filtered():
+		q.add("select * from event e where true")
+		p.filter(q)
+		p.grade(q)
+		p.keyset(q)
+	case byKind:
+		kinds, grades := p.q.Kinds, []int16{}
+		if len(kinds) == 0 {
+			kinds = p.s.kinds()
+		}
+		for g := max(0, p.q.MinSeverity.Rank()); g <= inspector.Critical.Rank(); g++ {
+			grades = append(grades, int16(g))
+		}
+		q.add("select e.* from unnest(", q.arg(kinds), "::text[]) k, unnest(", q.arg(grades), "::smallint[]) g, lateral (select * from event e where kind = k and severity = g")
+		p.filter(q)
+		p.keyset(q)
+		q.add(" limit ", q.arg(p.limit+1), ") e order by e.ts desc, e.id desc")
+	default:
+		bounded = true
+		q.add("select * from (select * from event e where true")
+		p.keyset(q)
+		q.add(" limit ", q.arg(maxScan), ") e where true")
+		p.filter(q)
+		q.add(" order by e.ts desc, e.id desc")
+	}
+	q.add(" limit ", q.arg(p.limit+1), ") e join node n on n.tenant_id = $1 and n.node_id = e.node_id order by e.ts desc, e.id desc")
+	return q, bounded
+}
+
+// filtered reports whether rows are left out by what no index knows.
+func (p *picking) filtered() bool { return !p.crowd.all || p.q.State != "" || p.q.Origin != "" }
+
+func (p *picking) filter(q *statement) {
+	if !p.crowd.all {
+		q.add(" and e.node_id = any(", q.arg(p.crowd.ids), "::uuid[])")
+	}
+	if p.q.State != "" {
+		q.add(" and e.state = ", q.arg(string(p.q.State)))
+	}
+	if p.q.Origin != "" {
+		q.add(" and e.origin = ", q.arg(string(p.q.Origin)))
+	}
+}
+
+// grade filters by kind and severity.
+func (p *picking) grade(q *statement) {
+	if len(p.q.Kinds) > 0 {
+		q.add(" and e.kind = any(", q.arg(p.q.Kinds), "::text[])")
+	}
+	if r := p.q.MinSeverity.Rank(); r > 0 {
+		q.add(" and e.severity >= ", q.arg(r))
+	}
+}
+
+// keyset bounds the rows by time and by where the page begins, and orders them.
+func (p *picking) keyset(q *statement) {
+	a := p.after
+	ts := q.arg(a.position.ts)
+	q.add(" and e.tenant_id = $1 and e.ts > ", q.arg(a.from), " and e.ts <= ", q.arg(a.to), " and e.ts <= ", ts,
+		" and (e.ts, e.id) < (", ts, ", ", q.arg(uid(a.position.id)), ") order by e.ts desc, e.id desc")
+}
