@@ -47,15 +47,17 @@ var rules = []rule{
 	{"auth", []string{"tenants", "tenants/fault"}, []string{"github.com/google/uuid"}, "its stores are small interfaces that slices satisfy"},
 
 	// adapters: none imports another
-	{"api/rest", []string{"tenants", "tenants/fault", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
-	{"api/ingest", []string{"tenants", "tenants/fault", "tenants/directory", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "github.com/prometheus/client_golang", "golang.org/x"}, "gRPC for agents"},
-	{"mcp/...", []string{"tenants", "tenants/fault", "tenants/fleet", "tenants/metrics", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a thin adapter over the services; never through REST"},
+	{"api/rest", []string{"tenants", "tenants/events", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
+	{"api/ingest", []string{"tenants", "tenants/fault", "tenants/directory", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "github.com/prometheus/client_golang", "golang.org/x"}, "gRPC for agents"},
+	{"mcp/...", []string{"tenants", "tenants/events", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a thin adapter over the services; never through REST"},
 
 	// node
 	{"agent/bpfload", []string{"agent/inspector"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "loads programs one by one and classifies what fails"},
+	{"agent/cgroups", []string{"agent/inspector"}, []string{"golang.org/x/sys"}, "finds control groups by path, id and container, on v1, v2 and both"},
+	{"agent/symbols", []string{"agent/inspector"}, []string{"golang.org/x/sys"}, "names code addresses of the kernel and of processes; knows no program"},
 	{"agent/inspector/all", []string{"agent/inspector", "agent/inspector/*"}, nil, "the one list of components"},
 	{"agent/inspector/*", []string{"agent/inspector"}, nil, "words of one component"},
-	{"agent/inspector/*/probe", []string{"agent/inspector", "agent/inspector/*", "agent/bpfload"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "agent side of a probe module"},
+	{"agent/inspector/*/probe", []string{"agent/inspector", "agent/inspector/*", "agent/bpfload", "agent/cgroups", "agent/symbols"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "agent side of a probe module"},
 	{"agent/inspector/*/collect", []string{"agent/inspector", "agent/inspector/*"}, []string{"golang.org/x/sys"}, "agent side of an inspector, with its one client library"},
 	{"agent/collectors", []string{"agent/runner", "agent/inspector", "agent/inspector/*", "agent/inspector/*/probe", "agent/inspector/*/collect"}, nil, "the list of what an agent runs"},
 	{"agent/runner", []string{"agent/inspector"}, nil, "ticks and deadlines; knows no component"},
@@ -80,6 +82,9 @@ var forbidden = []struct{ from, to, why string }{
 	{"auth", "tenants/access", "auth's stores are interfaces"},
 	{"tenants/metrics", "tenants/fleet", "slices are siblings"},
 	{"tenants/fleet", "tenants/directory", "slices are siblings"},
+	{"tenants/events", "tenants/tasks", "slices are siblings"},
+	{"tenants/tasks", "api/ingest", "a slice knows no wire: ingest hands it an outbox"},
+	{"agent/runner", "agent/uplink", "who runs tasks knows no wire"},
 }
 
 func TestImportGraph(t *testing.T) {

@@ -41,7 +41,7 @@ func callOf(ctx context.Context) *record {
 }
 
 // observe is the outermost layer: reference id, headers that every answer
-// has, recovery, the answer's deadline, one access line and the own metrics.
+// has, recovery, one access line and the own metrics.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -51,12 +51,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		reference := auth.Reference(w)
 		rec := &record{}
-		ctx, cancel := context.WithTimeoutCause(context.WithValue(r.Context(), recordKey{}, rec), s.cfg.Timeout, errDeadline)
-		defer cancel()
-		r = r.WithContext(ctx)
-		// A reader that takes nothing must not hold its answer for ever.
-		// net/http lifts the deadline after the request.
-		_ = http.NewResponseController(rw).SetWriteDeadline(start.Add(s.cfg.Timeout + writeGrace))
+		r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
 		defer func() {
 			p := recover()
 			if p == http.ErrAbortHandler {
@@ -75,6 +70,20 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		}()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// within gives an answer its time.
+func within(limit time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeoutCause(r.Context(), limit, errDeadline)
+			defer cancel()
+			// A reader that takes nothing must not hold its answer for ever.
+			// net/http lifts the deadline after the request.
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + writeGrace))
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	}
 }
 
 var errPanic = fault.New(fault.Internal, "internal", "the server failed to answer").

@@ -12,11 +12,14 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/tenants/tasks"
 )
 
 func document(t testing.TB) *openapi3.T {
@@ -97,6 +100,10 @@ func TestDocumentNamesEveryField(t *testing.T) {
 		"Share": fleet.Share{}, "Worst": fleet.Worst{}, "NodeValue": fleet.NodeValue{}, "CapabilityShare": fleet.CapabilityShare{},
 		"QuarantineShare": fleet.QuarantineShare{}, "MetricsSummary": metrics.Summary{}, "MetricSummary": metrics.MetricSummary{},
 		"LabelRow": metrics.LabelRow{}, "Stats": metrics.Stats{}, "MetricsQuery": metrics.Result{}, "Series": metrics.Series{}, "Group": metrics.Group{},
+		"Event": events.Event{}, "EventPage": eventPage{}, "EventDetail": events.Detail{}, "EventSample": inspector.EventSample{}, "EventContext": events.Context{},
+		"ContextValue": events.ContextValue{}, "TaskRequest": taskRequest{}, "Task": tasks.Task{}, "TaskRun": tasks.Run{}, "TaskSummary": tasks.Summary{}, "TaskPage": taskPage{},
+		"TaskResult": inspector.TaskResult{}, "ResultRow": inspector.ResultRow{}, "ResultSample": inspector.ResultSample{}, "NextStep": inspector.NextStep{},
+		"Profile": inspector.Profile{}, "ProfileFrame": inspector.ProfileFrame{}, "FoldedStack": inspector.FoldedStack{},
 		"SessionRequest": signInRequest{}, "Liveness": liveness{}, "Readiness": readyAnswer{}, "Version": Version{},
 	} {
 		ref := doc.Components.Schemas[name]

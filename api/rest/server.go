@@ -20,6 +20,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -60,8 +61,12 @@ type Config struct {
 	Nodes   Nodes
 	Fleet   Fleet
 	Metrics Metrics
-	Ready   []Check // what /readyz asks, in this order
-	Version Version
+	Events  Events
+	Tasks   Tasks
+	// Registry is complete; it says which kinds of task REST may start.
+	Registry *inspector.Registry
+	Ready    []Check // what /readyz asks, in this order
+	Version  Version
 
 	Dashboard http.Handler          // optional: serves / , /assets/* and /t/{tenant}/ui/*
 	Own       prometheus.Registerer // optional: where the server's own request metrics are registered
@@ -77,6 +82,7 @@ type Server struct {
 	mux   *chi.Mux
 	own   *ownMetrics
 	ready *readiness
+	live  *streams
 }
 
 // New builds a Server.
@@ -90,7 +96,7 @@ func New(cfg Config) *Server {
 	if cfg.BodyTimeout <= 0 {
 		cfg.BodyTimeout = 5 * time.Second
 	}
-	s := &Server{cfg: cfg, own: newOwnMetrics(cfg.Own), ready: newReadiness(cfg.Ready, cfg.Now)}
+	s := &Server{cfg: cfg, own: newOwnMetrics(cfg.Own), ready: newReadiness(cfg.Ready, cfg.Now), live: newStreams()}
 	s.mux = s.routes()
 	return s
 }
@@ -108,10 +114,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 const base = "/t/{tenant}/api/v1"
 
 func (s *Server) routes() *chi.Mux {
-	r := chi.NewRouter()
-	r.Use(s.observe, s.bound, middleware.GetHead)
-	r.NotFound(s.notFound)
-	r.MethodNotAllowed(s.notAllowed)
+	all := chi.NewRouter()
+	all.Use(s.observe, s.bound, middleware.GetHead)
+	all.NotFound(within(s.cfg.Timeout)(http.HandlerFunc(s.notFound)).ServeHTTP)
+	all.MethodNotAllowed(within(s.cfg.Timeout)(http.HandlerFunc(s.notAllowed)).ServeHTTP)
+	r := all.With(within(s.cfg.Timeout))
 
 	r.Get("/healthz", s.plain(s.health))
 	r.Get("/readyz", s.readyz)
@@ -119,12 +126,14 @@ func (s *Server) routes() *chi.Mux {
 	r.Get("/api/v1/openapi.yaml", s.document)
 
 	g := s.cfg.Guards
-	api := r.With(g.Fence.Hosts, g.Fence.Origins, s.sealed)
+	door := chi.Chain(g.Fence.Hosts, g.Fence.Origins, s.sealed)
+	known := chi.Chain(g.Gate.BearerOrSession, s.noted)
+	api := r.With(door...)
 	api.Post(base+"/session", s.signIn)
 	api.Get(base+"/session", s.whoAmI)
 	api.Delete(base+"/session", s.signOut)
 
-	read := api.With(g.Gate.BearerOrSession, s.noted, g.Gate.Require(tenants.Read))
+	read := api.With(known...).With(g.Gate.Require(tenants.Read))
 	read.Get(base+"/overview", s.answer(s.overview))
 	read.Get(base+"/nodes", s.answer(s.listNodes))
 	read.Get(base+"/nodes/{node}", s.answer(s.getNode))
@@ -132,7 +141,20 @@ func (s *Server) routes() *chi.Mux {
 	read.Get(base+"/metrics/summary", s.answer(s.summary))
 	read.Get(base+"/metrics/query", s.answer(s.query))
 
-	admin := api.With(g.Gate.BearerOrSession, s.noted, g.Gate.Require(tenants.Admin))
+	read.Get(base+"/events", s.answer(s.listEvents))
+	read.Get(base+"/events/{event}", s.answer(s.getEvent))
+	read.Get(base+"/tasks", s.answer(s.listTasks))
+	read.Get(base+"/tasks/{ticket}", s.answer(s.getTask))
+
+	diagnose := g.Gate.Require(tenants.Diagnose)
+	api.With(known...).With(diagnose).Delete(base+"/tasks/{ticket}", s.answer(s.cancelTask))
+	all.With(within(taskTimeout)).With(door...).With(known...).With(diagnose).Post(base+"/tasks", s.startTask)
+
+	live := all.With(door...).With(known...).With(g.Gate.Require(tenants.Read)) // without an end of their own
+	live.Get(base+"/events/stream", s.stream(s.eventStream))
+	live.Get(base+"/tasks/{ticket}/stream", s.stream(s.taskStream))
+
+	admin := api.With(known...).With(g.Gate.Require(tenants.Admin))
 	admin.Put(base+"/nodes/{node}/modules", s.answer(s.setModules))
 
 	if d := s.cfg.Dashboard; d != nil {
@@ -141,5 +163,5 @@ func (s *Server) routes() *chi.Mux {
 			pages.Method(http.MethodGet, p, d)
 		}
 	}
-	return r
+	return all
 }

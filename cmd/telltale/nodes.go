@@ -38,16 +38,8 @@ func nodes(ctx context.Context, e env, f *flags) error {
 	if f.search != "" {
 		args["search"] = f.search
 	}
-	labels := map[string]string{}
-	for _, l := range f.label {
-		k, v, ok := strings.Cut(l, "=")
-		if !ok || k == "" {
-			return usageError{fmt.Sprintf("--label %q is not of the form KEY=VALUE", l)}
-		}
-		labels[k] = v
-	}
-	if len(labels) > 0 {
-		args["labels"] = labels
+	if err := f.labels(args); err != nil {
+		return err
 	}
 	s, err := open(ctx, e, f)
 	if err != nil {
@@ -55,44 +47,20 @@ func nodes(ctx context.Context, e env, f *flags) error {
 	}
 	defer s.Close()
 	var rows [][]string
-	for {
-		res, err := s.callTool(ctx, "list_nodes", args)
-		if err != nil {
+	err = s.eachRow(ctx, e, "list_nodes", "nodes", args, 0, func(raw json.RawMessage) error {
+		if f.json {
+			_, err := fmt.Fprintln(e.out, string(raw))
 			return err
 		}
-		if res.IsError {
-			fmt.Fprintln(e.err, textOf(res))
-			return errReported
+		var n nodeRow
+		if err := json.Unmarshal(raw, &n); err != nil {
+			return err
 		}
-		var page struct {
-			Nodes      []json.RawMessage `json:"nodes"`
-			NextCursor string            `json:"next_cursor"`
-			Truncated  *struct {
-				NextCursor string `json:"next_cursor"`
-			} `json:"truncated"`
-		}
-		if err := remarshal(res.StructuredContent, &page); err != nil {
-			return fmt.Errorf("the server's answer is not understood: %w", err)
-		}
-		for _, raw := range page.Nodes {
-			if f.json {
-				fmt.Fprintln(e.out, string(raw))
-				continue
-			}
-			var n nodeRow
-			if err := json.Unmarshal(raw, &n); err != nil {
-				return fmt.Errorf("the server's answer is not understood: %w", err)
-			}
-			rows = append(rows, n.cells(e.colour))
-		}
-		cursor := page.NextCursor
-		if cursor == "" && page.Truncated != nil {
-			cursor = page.Truncated.NextCursor
-		}
-		if cursor == "" {
-			break
-		}
-		args["cursor"] = cursor
+		rows = append(rows, n.cells(e.colour))
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	switch {
 	case f.json:
@@ -127,12 +95,4 @@ func statusColour(status string) string {
 		return yellow
 	}
 	return red
-}
-
-func remarshal(from, to any) error {
-	raw, err := json.Marshal(from)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(raw, to)
 }

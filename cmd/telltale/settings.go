@@ -20,6 +20,9 @@ type flags struct {
 	help, json, list, validate bool
 	status, label              []string
 	search                     string
+	kind                       []string
+	node, severity             string
+	since, limit               string
 	rest                       []string
 }
 
@@ -37,6 +40,13 @@ func parseFlags(c command, args []string) (*flags, error) {
 		values["status"] = func(s string) { f.status = append(f.status, strings.Split(s, ",")...) }
 		values["label"] = func(s string) { f.label = append(f.label, s) }
 		values["search"] = func(s string) { f.search = s }
+	case "events":
+		switches["json"] = &f.json
+		values["label"] = func(s string) { f.label = append(f.label, s) }
+		values["kind"] = func(s string) { f.kind = append(f.kind, strings.Split(s, ",")...) }
+		for name, to := range map[string]*string{"node": &f.node, "severity": &f.severity, "since": &f.since, "limit": &f.limit} {
+			values[name] = func(s string) { *to = s }
+		}
 	case "tools":
 		switches["json"], switches["list"] = &f.json, &f.list
 	case "mcp":

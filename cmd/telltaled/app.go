@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -89,15 +90,18 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 	a.fleet = fleet.New(a.db, reg, fleet.Config{Replica: replica}, log)
 	windows := metrics.New(a.db, reg, metrics.Config{}, log)
 
-	agents, err := a.agentSide(cfg, windows, own, log)
+	found := a.evidenceSide(cfg, reg, a.fleet, windows, replica, log)
+
+	agents, err := a.agentSide(cfg, windows, found, own, log)
 	if err != nil {
 		return nil, err
 	}
 	uses := auth.NewUses(a.access, log)
-	a.handler = a.callerSide(cfg, reg, windows, uses, own, log)
+	a.handler = a.callerSide(cfg, reg, windows, found, uses, own, log)
 	registerOwn(own, a, windows, uses, grpcCert)
+	found.register(own)
 
-	a.parts = []part{
+	a.parts = slices.Concat([]part{
 		{"database", 5 * time.Second, func(ctx context.Context) error {
 			<-ctx.Done()
 			a.db.Close()
@@ -107,16 +111,17 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 		{"sessions", 5 * time.Second, a.access.Run},
 		{"token uses", 5 * time.Second, uses.Run},
 		{"sightings", 5 * time.Second, a.fleet.Run},
+	}, found.parts(), []part{
 		httpPart("management", listeners[2], loopbackHosts(rest.Management(own)), nil, log),
 		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1], grpcCert.GetCertificate) }},
 		httpPart("http", listeners[0], a.handler, httpCert, log),
-	}
+	})
 	log.Info("built", "replica", replica, "http", a.httpAddr.String(), "grpc", a.grpcAddr.String(), "mgmt", a.mgmtAddr.String(), "public", a.site.Origin())
 	return a, nil
 }
 
 // agentSide is what agents speak to.
-func (a *app) agentSide(cfg *config, windows *metrics.Service, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
+func (a *app) agentSide(cfg *config, windows *metrics.Service, found evidence, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
 	key, err := auth.LoadOrCreateKey(cfg.keyFile)
 	if err != nil {
 		return nil, err
@@ -129,7 +134,7 @@ func (a *app) agentSide(cfg *config, windows *metrics.Service, own prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Nodes: a.directory, Sessions: a.fleet, Windows: windows}, log)
+	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Nodes: a.directory, Sessions: a.fleet, Windows: windows, Events: found.events, Tasks: found.tasks}, log)
 	own.MustRegister(s, doorCaches(map[string]func() auth.CacheStats{
 		"authorities": func() auth.CacheStats { authorities, _ := ca.Stats(); return authorities },
 		"nodes":       func() auth.CacheStats { _, nodes := ca.Stats(); return nodes },
@@ -138,7 +143,7 @@ func (a *app) agentSide(cfg *config, windows *metrics.Service, own prometheus.Re
 }
 
 // callerSide is what people, scripts and models speak to.
-func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.Service, uses *auth.Uses, own prometheus.Registerer, log *slog.Logger) http.Handler {
+func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.Service, found evidence, uses *auth.Uses, own prometheus.Registerer, log *slog.Logger) http.Handler {
 	tokens := auth.NewOperatorTokens(a.access, uses, auth.OperatorConfig{})
 	verifier := auth.NewVerifier(a.directory, tokens)
 	challenger := auth.NewChallenger(a.site, a.directory, nil, log)
@@ -149,10 +154,10 @@ func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.
 	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{"tokens": tokens.Stats, "sessions": sessions.Stats}), refusals(verifier, fence))
 	api := rest.New(rest.Config{
 		Log: log, Guards: rest.Guards{Gate: gate, Fence: fence, Sessions: sessions, Challenger: challenger},
-		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
+		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Events: found.events, Tasks: found.tasks, Registry: reg, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
 	})
 	a.tools = mcp.New(mcp.Config{
-		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Registry: reg},
+		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Registry: reg},
 		Log: log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
 	})
 	tools := fence.Hosts(fence.Origins(gate.Bearer(a.tools)))

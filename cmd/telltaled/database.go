@@ -20,8 +20,8 @@ import (
 
 // database is how a command reaches PostgreSQL.
 type database struct {
-	dsn, app, ingest, jobs, owner secret
-	pooler                        bool
+	dsn, app, ingest, jobs, listen, owner secret
+	pooler                                bool
 }
 
 func (d *database) flags(fs *flag.FlagSet) {
@@ -29,6 +29,7 @@ func (d *database) flags(fs *flag.FlagSet) {
 	fs.Var(&d.app, "database-app", "`DSN` for the application role, where it differs")
 	fs.Var(&d.ingest, "database-ingest", "`DSN` for the ingest role, where it differs")
 	fs.Var(&d.jobs, "database-jobs", "`DSN` for the jobs role, where it differs")
+	fs.Var(&d.listen, "database-listen", "`DSN` for the two connections that carry hints between servers; needed behind a transaction pooler, which cannot")
 	fs.BoolVar(&d.pooler, "database-pooler", false, "a transaction pooler stands between: no prepared statements")
 }
 
@@ -51,7 +52,7 @@ func (d *database) check() error {
 }
 
 func (d *database) config() tenantdb.Config {
-	return tenantdb.Config{DSN: string(d.dsn), AppDSN: string(d.app), IngestDSN: string(d.ingest), JobsDSN: string(d.jobs), Pooler: d.pooler}
+	return tenantdb.Config{DSN: string(d.dsn), AppDSN: string(d.app), IngestDSN: string(d.ingest), JobsDSN: string(d.jobs), ListenDSN: string(d.listen), Pooler: d.pooler}
 }
 
 // open connects and makes the two services that administration needs.
