@@ -13,7 +13,7 @@ import (
 
 // Bounds of what a task frame may carry.
 const (
-	maxHelloTasks = 64  // running tasks
+	maxHelloTasks = 256 // running tasks, and such as wait to be taken
 	maxHelloKinds = 256 // kinds of task
 	maxRefusal    = 500 // bytes of a refusal's message or next step
 )
