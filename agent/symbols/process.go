@@ -116,11 +116,31 @@ func identity(dir string) (start uint64, comm string, err error) {
 	if len(f) < 20 {
 		return 0, "", fmt.Errorf("%s/stat is malformed", dir)
 	}
-	if f[0] == "Z" || f[0] == "X" {
+	if (f[0] == "Z" || f[0] == "X") && lastThread(dir) {
 		return 0, "", ErrGone // ended, its parent has not asked for it yet
 	}
 	start, err = strconv.ParseUint(f[19], 10, 64)
 	return start, inspector.CleanText(string(b[open+1 : end])), err
+}
+
+// lastThread says whether a process has no thread but the first.
+func lastThread(dir string) bool {
+	d, err := os.Open(filepath.Join(dir, "task"))
+	if err != nil {
+		return true
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(2)
+	return len(names) < 2
+}
+
+// Alive returns ErrGone when the process has ended, whoever has its number.
+func (p *Process) Alive() error {
+	start, _, err := identity(p.dir)
+	if err == nil && start != p.Start {
+		return ErrGone
+	}
+	return err
 }
 
 func gone(err error) error {
@@ -148,13 +168,15 @@ func (p *Process) Refresh() error {
 	if err != nil {
 		return gone(err)
 	}
-	found := parseMaps(b)
-	start, _, err := identity(p.dir)
-	if err != nil {
-		return err
+	if len(b) == 0 { // the first thread has ended before the others
+		tasks, _ := filepath.Glob(filepath.Join(p.dir, "task/*/maps"))
+		for i := 0; i < len(tasks) && i < 8 && len(b) == 0; i++ {
+			b, _ = readProc(tasks[i])
+		}
 	}
-	if start != p.Start {
-		return ErrGone
+	found := parseMaps(b)
+	if err := p.Alive(); err != nil {
+		return err
 	}
 	fresh := false
 	for _, m := range found {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,18 +28,30 @@ func cgroup(t *testing.T, controller string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		deadline := time.Now().Add(10 * time.Second)
-		for err := os.Remove(dir); err != nil; err = os.Remove(dir) { // busy until the last member is reaped
-			if time.Now().After(deadline) {
-				t.Errorf("the test's group stays: %v", err)
-				return
-			}
-			pause()
-		}
-	})
+	t.Cleanup(func() { removeGroup(t, dir) })
 	return dir
 }
+
+// removeGroup waits for the last member to be reaped.
+func removeGroup(t *testing.T, dir string) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for err := os.Remove(dir); err != nil; err = os.Remove(dir) {
+		if time.Now().After(deadline) {
+			t.Errorf("the test's group stays: %v", err)
+			return
+		}
+		pause()
+	}
+}
+
+// inRoot lets a command run below another root, as a container does.
+func inRoot(cmd *exec.Cmd, root string) {
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
 
 func join(t *testing.T, group string, pid int) {
 	t.Helper()

@@ -7,6 +7,7 @@
  * every program adds to one per-CPU struct.
  */
 #include "kernel.h"
+#include "process.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -17,33 +18,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* For tests: when not 0, only the children of this process are counted. It is
  * a constant to the verifier, which drops the test for 0 from the programs. */
 const volatile __s32 only_parent = 0;
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-typedef struct {
-	int counter;
-} atomic_t;
-
-struct signal_struct {
-	atomic_t live;
-	int group_exit_code;
-	unsigned int flags;
-};
-
-struct task_struct___process {
-	unsigned int __state; /* since 5.14 */
-	int pid, tgid, exit_code;
-	struct task_struct___process *real_parent, *group_leader;
-	struct signal_struct *signal;
-};
-
-struct task_struct___before_5_14 {
-	long state;
-};
-
-#pragma clang attribute pop
-
-#define task task_struct___process
 
 struct totals {
 	__u64 forks, threads, execs, exits, failed, oom_kills;

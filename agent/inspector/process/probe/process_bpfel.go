@@ -42,6 +42,7 @@ const (
 	processProgOnWakeup     = "on_wakeup"
 	processProgOnWakeupNew  = "on_wakeup_new"
 	processVarOnlyParent    = "only_parent"
+	processVarPidNamespace  = "pid_namespace"
 )
 
 // loadProcess returns the embedded CollectionSpec for process.
@@ -108,7 +109,8 @@ type processMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type processVariableSpecs struct {
-	OnlyParent *ebpf.VariableSpec `ebpf:"only_parent"`
+	OnlyParent   *ebpf.VariableSpec `ebpf:"only_parent"`
+	PidNamespace *ebpf.VariableSpec `ebpf:"pid_namespace"`
 }
 
 // processObjects contains all objects after they have been loaded into the kernel.
@@ -146,7 +148,8 @@ func (m *processMaps) Close() error {
 //
 // It can be passed to loadProcessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type processVariables struct {
-	OnlyParent *ebpf.Variable `ebpf:"only_parent"`
+	OnlyParent   *ebpf.Variable `ebpf:"only_parent"`
+	PidNamespace *ebpf.Variable `ebpf:"pid_namespace"`
 }
 
 // processPrograms contains all programs after they have been loaded into the kernel.

@@ -1,0 +1,149 @@
+package probe
+
+import (
+	"slices"
+
+	"github.com/telltale-dev/telltale/agent/symbols"
+)
+
+// The keys of stacks that are none: NO_STACK and LOST_STACK of profile.bpf.c.
+const (
+	noStack   = 0
+	lostStack = 1
+	maxDepth  = 127 // DEPTH
+)
+
+// sampled is one distinct stack of one process.
+type sampled struct {
+	process profileProcessKey
+	count   uint64
+	lost    bool     // a part of it had no room
+	kernel  []uint64 // innermost first
+	user    []uint64
+}
+
+// stacks reads what the program counted.
+func (s *sampling) stacks() ([]sampled, error) {
+	var out []sampled
+	var key profileSampleKey
+	var count uint64
+	it := s.set.Map(profileMapCounts).Iterate()
+	for it.Next(&key, &count) {
+		e := sampled{process: profileProcessKey{Start: key.Start, Tgid: key.Tgid}, count: count, lost: key.Kernel == lostStack || key.User == lostStack}
+		e.kernel = s.stack(key.Kernel)
+		e.user = s.stack(key.User)
+		out = append(out, e)
+	}
+	return out, it.Err()
+}
+
+func (s *sampling) stack(key uint64) []uint64 {
+	if key == noStack || key == lostStack {
+		return nil
+	}
+	var st profileStack
+	if s.set.Map(profileMapStacks).Lookup(key, &st) != nil {
+		return nil
+	}
+	return slices.Clone(st.Ip[:min(st.Depth, maxDepth)])
+}
+
+// frame is a named place in a stack.
+type frame struct {
+	function, module string
+	kernel, golang   bool
+	named            bool
+}
+
+// namer holds the names of all that was sampled.
+type namer struct {
+	kernel    map[uint64]string
+	user      map[profileProcessKey]map[uint64]symbols.Frame
+	noKernel  error    // why the kernel has no names
+	bare      []string // files without a table of symbols
+	unwatched uint64   // samples of processes that were gone when looked at
+}
+
+// caller is the address to name for a frame that called another: the return
+// address may already belong to the next function.
+func caller(i int, addr uint64) uint64 {
+	if i > 0 {
+		return addr - 1
+	}
+	return addr
+}
+
+// name looks every address up once.
+func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms string) *namer {
+	n := &namer{user: map[profileProcessKey]map[uint64]symbols.Frame{}}
+	var kernel []uint64
+	user := map[profileProcessKey][]uint64{}
+	for _, e := range all {
+		for i, a := range e.kernel {
+			kernel = append(kernel, caller(i, a))
+		}
+		if known[e.process] == nil {
+			n.unwatched += e.count
+			continue
+		}
+		for i, a := range e.user {
+			user[e.process] = append(user[e.process], caller(i, a))
+		}
+	}
+	if len(kernel) > 0 {
+		table, err := symbols.KernelAt(kallsyms)
+		if n.noKernel = err; err == nil {
+			n.kernel = table.Names(kernel)
+		}
+	}
+	for key, addrs := range user {
+		slices.Sort(addrs)
+		n.user[key] = known[key].Names(slices.Compact(addrs))
+		for _, m := range known[key].Modules() {
+			if !slices.Contains(n.bare, m) {
+				n.bare = append(n.bare, m)
+			}
+		}
+	}
+	slices.Sort(n.bare)
+	return n
+}
+
+// frames names a stack, outermost frame first.
+func (n *namer) frames(e sampled) []frame {
+	out := make([]frame, 0, len(e.user)+len(e.kernel)+1)
+	user := e.user[:len(e.user)-n.astray(e)]
+	for i, a := range slices.Backward(user) {
+		f := n.user[e.process][caller(i, a)]
+		out = append(out, frame{function: f.Function, module: f.Module, golang: f.Go, named: f.Function != ""})
+	}
+	for i, a := range slices.Backward(e.kernel) {
+		name := n.kernel[caller(i, a)]
+		out = append(out, frame{function: name, module: kernelModule, kernel: true, named: name != ""})
+	}
+	if e.lost {
+		out = append(out, frame{function: "[stack lost]"})
+	}
+	if len(e.user) == 0 && len(e.kernel) == 0 && !e.lost {
+		out = append(out, frame{}) // user code that left no stack at all
+	}
+	return out
+}
+
+// astray counts the outermost frames that are no code at all: code without
+// frame pointers keeps other things where they would be.
+func (n *namer) astray(e sampled) int {
+	frames := n.user[e.process]
+	if frames == nil {
+		return 0
+	}
+	for i := 1; i < len(e.user); i++ {
+		if frames[caller(i, e.user[i])].Module == "" {
+			return len(e.user) - i
+		}
+	}
+	return 0
+}
+
+// kernelModule is the module of kernel functions.
+const kernelModule = "kernel"

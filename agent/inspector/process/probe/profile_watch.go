@@ -1,0 +1,60 @@
+package probe
+
+import (
+	"github.com/cilium/ebpf"
+
+	"github.com/telltale-dev/telltale/agent/symbols"
+)
+
+// watch looks at the processes among the samples while they live: their
+// files and where they have them.
+type watch struct {
+	files  *symbols.Files
+	target *symbols.Process // nil: the target is a group
+	seen   *ebpf.Map
+	known  map[profileProcessKey]*symbols.Process // nil: it was gone when looked for
+}
+
+// maxWatched bounds the processes looked at, and maxRefreshed those whose
+// mappings are read again.
+const (
+	maxWatched   = 256
+	maxRefreshed = 32
+)
+
+// look opens the processes that are new.
+func (w *watch) look() {
+	var key profileProcessKey
+	var n uint64
+	for it := w.seen.Iterate(); it.Next(&key, &n); {
+		if _, known := w.known[key]; known || len(w.known) >= maxWatched {
+			continue
+		}
+		if t := w.target; t != nil && int(key.Tgid) == t.Pid && key.Start/tick == t.Start {
+			w.known[key] = t
+			continue
+		}
+		w.known[key] = nil
+		if key.Tgid <= 0 {
+			continue // it has no number here
+		}
+		// Another process may have the number by now.
+		if p, err := w.files.Open(int(key.Tgid)); err == nil && p.Start == key.Start/tick {
+			w.known[key] = p
+		}
+	}
+}
+
+// refresh looks again at the processes that are known.
+func (w *watch) refresh() {
+	n := 0
+	for _, p := range w.known {
+		if p == nil {
+			continue
+		}
+		if n++; n > maxRefreshed {
+			return
+		}
+		_ = p.Refresh() // one that ended stays as it was
+	}
+}
