@@ -7,6 +7,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,13 @@ type Config struct {
 	// Emit takes what the module's own ring reports as it happens. It does not
 	// block and is safe for concurrent use. Nil: cold events are off.
 	Emit func(inspector.Occurrence)
+	// SlowIO is the time from which a request is an event; 0 means SlowIO.
+	SlowIO time.Duration
+}
+
+func (c Config) withRoots() Config {
+	c.Proc, c.Sys = cmp.Or(c.Proc, "/proc"), cmp.Or(c.Sys, "/sys")
+	return c
 }
 
 var signals = []string{storage.SignalRequests, storage.SignalLatency, storage.SignalErrors}
@@ -57,6 +65,7 @@ type Collector struct {
 	maps  *requestMaps // nil: no program runs
 	disks *diskstats   // nil: not needed
 	shown *series
+	watch *watcher // nil: nobody listens
 	last  time.Time
 	blind error // why the last reading of the disks failed
 
@@ -67,7 +76,8 @@ type Collector struct {
 // New loads the programs that this process may load and falls back to /proc
 // where it may not; Capabilities tells which. It fails only when cfg names an
 // unknown signal or the embedded object is unusable. The first window starts
-// here.
+// here. With cfg.Emit set it also starts to read the module's own ring; Close
+// ends that.
 func New(cfg Config, log *slog.Logger) (*Collector, error) {
 	for _, signal := range cfg.Disable {
 		if !slices.Contains(signals, signal) {
@@ -78,16 +88,17 @@ func New(cfg Config, log *slog.Logger) (*Collector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the storage module's programs: %w", err)
 	}
-	return open(spec, cfg, log), nil
+	c := open(spec, cfg, log)
+	if cfg.Emit != nil {
+		if c.watch, err = openWatcher(c.cfg, 0, 0, log); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return c, nil
 }
 
 func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
-	if cfg.Proc == "" {
-		cfg.Proc = "/proc"
-	}
-	if cfg.Sys == "" {
-		cfg.Sys = "/sys"
-	}
+	cfg = cfg.withRoots()
 	c := &Collector{cfg: cfg, log: log}
 	disable := map[string]string{}
 	if c.disabled(storage.SignalRequests) && c.disabled(storage.SignalLatency) {
@@ -145,6 +156,7 @@ func (c *Collector) Capabilities() []inspector.Capability {
 			}
 			c.mu.Unlock()
 		}
+		c.watch.degrade(&cp)
 		out = append(out, cp)
 	}
 	return out
@@ -240,8 +252,13 @@ func (c *Collector) noteUntimed(seen map[string]*device) {
 	c.untimed = names
 }
 
-// Close unloads the programs.
+// Close unloads the programs and ends the reading of the ring.
 func (c *Collector) Close() error {
+	if c.watch != nil {
+		if err := c.watch.close(); err != nil {
+			c.log.Warn("the storage module's events closed badly", "error", err)
+		}
+	}
 	if err := c.set.Close(); err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
 		return fmt.Errorf("close the storage module: %w", err)
 	}

@@ -6,51 +6,12 @@
  * Requests are counted as the kernel counts them for /sys/block/DEV/stat
  * (block/blk-mq.c), so that the two can be compared.
  */
-#include "kernel.h"
+#include "request.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-#define DISK_NAME_LEN 32
 #define MAX_DEVICES 60
-#define OPS 4
 #define BUCKETS 40 /* the last one holds everything from 2^39 ns, 9 minutes, on */
-
-enum op { OP_READ, OP_WRITE, OP_DISCARD, OP_FLUSH };
-
-/* include/linux/blk_types.h: these values are part of the drivers' interface
- * and do not move. */
-#define REQ_OP_MASK 0xff
-#define REQ_OP_FLUSH 2
-#define REQ_OP_DISCARD 3
-#define REQ_OP_PASSTHROUGH 32 /* this and above is the driver's own traffic */
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct gendisk {
-	char disk_name[DISK_NAME_LEN];
-};
-
-struct request_queue {
-	struct gendisk *disk; /* since 5.15 */
-};
-
-struct request {
-	struct request_queue *q;
-	u32 cmd_flags;
-	u32 rq_flags;
-	u32 __data_len;
-	u64 start_time_ns;
-};
-
-struct request___before_5_15 {
-	struct gendisk *rq_disk;
-};
-
-#pragma clang attribute pop
-
-/* A named enum since 6.12; before it a macro, bit 4. */
-enum rqf_flags { __RQF_FLUSH_SEQ = 1 };
-#define RQF_FLUSH_SEQ_OLD (1 << 4)
 
 struct device {
 	__u8 name[DISK_NAME_LEN];
@@ -86,44 +47,6 @@ struct {
 
 /* Too large for the stack; nothing writes here. */
 static const volatile struct device_totals nothing;
-
-static __always_inline __u32 log2(__u64 v)
-{
-	__u32 r = 0;
-
-	if (v >> 32) { v >>= 32; r += 32; }
-	if (v >> 16) { v >>= 16; r += 16; }
-	if (v >> 8) { v >>= 8; r += 8; }
-	if (v >> 4) { v >>= 4; r += 4; }
-	if (v >> 2) { v >>= 2; r += 2; }
-	return r + (v >> 1);
-}
-
-static __always_inline bool in_flush_sequence(struct request *rq)
-{
-	__u32 mask = RQF_FLUSH_SEQ_OLD;
-
-	if (bpf_core_enum_value_exists(enum rqf_flags, __RQF_FLUSH_SEQ))
-		mask = 1U << bpf_core_enum_value(enum rqf_flags, __RQF_FLUSH_SEQ);
-	return rq->rq_flags & mask;
-}
-
-static __always_inline struct gendisk *disk_of(struct request *rq)
-{
-	if (bpf_core_field_exists(struct request_queue, disk))
-		return rq->q->disk;
-	return ((struct request___before_5_15 *)rq)->rq_disk;
-}
-
-/* The grouping of op_stat_group(): everything that changes data is a write. */
-static __always_inline __u32 op_of(__u32 req_op)
-{
-	if (req_op == REQ_OP_FLUSH)
-		return OP_FLUSH;
-	if (req_op == REQ_OP_DISCARD)
-		return OP_DISCARD;
-	return req_op & 1 ? OP_WRITE : OP_READ;
-}
 
 /* Returns the counters of the request's device and operation, or NULL for
  * what is no device traffic. */
@@ -163,22 +86,15 @@ int BPF_PROG(rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 	if (!t)
 		return 0;
 	t->bytes += nr_bytes;
-	/* A request may complete in parts: it counts with the last. A write in a
-	 * flush sequence completes once for its data and once as a whole; only
-	 * the whole counts. */
-	if (nr_bytes < rq->__data_len)
-		return 0;
-	if ((rq->cmd_flags & REQ_OP_MASK) != REQ_OP_FLUSH && in_flush_sequence(rq))
+	if (!ends(rq, nr_bytes))
 		return 0;
 	t->ios++;
-	start = rq->start_time_ns;
+	start = made_at(rq);
 	if (!start) {
 		t->untimed++;
 		return 0;
 	}
-	latency = bpf_ktime_get_ns() - start;
-	if ((__s64)latency < 0)
-		latency = 0;
+	latency = since(start);
 	bucket = log2(latency);
 	if (bucket >= BUCKETS)
 		bucket = BUCKETS - 1;
