@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -234,10 +235,14 @@ func TestForgetsDevicesThatAreGone(t *testing.T) {
 }
 
 // With iostats off the kernel may note no start: requests still count, and
-// the latency says what it misses, if it does.
+// the latency says what it misses, if it does. The memory of a request is
+// used again and again, with the start that an earlier one noted there: that
+// must not become the latency of another.
 func TestDeviceWithoutIostats(t *testing.T) {
 	needRoot(t)
 	l := newLoop(t, 1<<20)
+	l.read(t, 2000) // every request that the queue has notes a start
+	old := time.NewTimer(300 * time.Millisecond)
 	path := "/sys/block/" + l.name + "/queue/iostats"
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil {
 		t.Fatal(err)
@@ -247,9 +252,25 @@ func TestDeviceWithoutIostats(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	var mu sync.Mutex
+	var told []inspector.Occurrence
 	c := start(t, 0, Config{})
+	watch(t, Config{SlowIO: 200 * time.Millisecond, Emit: func(o inspector.Occurrence) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, o)
+	}}, 0, 0)
+	<-old.C
 	l.read(t, 9)
 	_, got := collect(t, c)
+	if v := got[seriesOf(storage.LatencyNS, l.name, "read")]; v.Sum > uint64(200*time.Millisecond) {
+		t.Errorf("9 reads from memory took %v together", time.Duration(v.Sum))
+	}
+	mu.Lock()
+	if len(told) > 0 {
+		t.Errorf("slow: %+v", told)
+	}
+	mu.Unlock()
 	if v := got[seriesOf(storage.IOs, l.name, "read")]; v.Delta != 9 {
 		t.Errorf("%+v requests, want 9", v)
 	}
