@@ -1,16 +1,13 @@
 package probe
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/symbols"
 )
 
 // reasons are the names of enum skb_drop_reason in the running kernel,
@@ -79,7 +76,7 @@ func (k *kernel) readDrops(r *reading) error {
 	if err != nil {
 		return fmt.Errorf("drops: %w", err)
 	}
-	k.symbols.resolve(unknown)
+	k.places.resolve(unknown)
 	r.drops = map[dropRow]uint64{}
 	if k.dropped > 0 {
 		r.drops[dropRow{reason: otherRow}] = k.dropped
@@ -93,93 +90,54 @@ func (k *kernel) readDrops(r *reading) error {
 	for _, e := range entries {
 		row := dropRow{reason: k.reasons.name(e.key.Reason), benign: e.key.Benign != 0}
 		if e.key.Location != 0 {
-			row.location = k.symbols.name(e.key.Location)
+			row.location = k.places.name(e.key.Location)
 		}
 		r.drops[row] += e.n
 	}
 	return nil
 }
 
-// symbols turns kernel addresses into function names. The kernel's symbol
-// list is read only when an address turns up that was not seen before.
-type symbols struct {
+// places names kernel addresses. The kernel's symbol list is read only when
+// an address turns up that was not seen before.
+type places struct {
 	path   string
 	known  map[uint64]string
 	hidden bool // the kernel shows no addresses to this process
 }
 
-// maxSymbols bounds the cache; it is emptied when full.
-const maxSymbols = 1024
+// maxPlaces bounds the cache; it is emptied when full.
+const maxPlaces = 1024
 
-func (s *symbols) name(addr uint64) string {
-	if n := s.known[addr]; n != "" {
+func (p *places) name(addr uint64) string {
+	if n := p.known[addr]; n != "" {
 		return n
 	}
 	return "unknown"
 }
 
-func (s *symbols) resolve(addrs []uint64) {
-	if len(s.known) > maxSymbols {
-		s.known = nil
+func (p *places) resolve(addrs []uint64) {
+	if len(p.known) > maxPlaces {
+		p.known = nil
+	}
+	if p.known == nil {
+		p.known = map[uint64]string{}
 	}
 	var missing []uint64
 	for _, a := range addrs {
-		if _, ok := s.known[a]; !ok {
+		if _, ok := p.known[a]; !ok {
 			missing = append(missing, a)
 		}
 	}
-	if len(missing) == 0 || s.hidden {
+	if len(missing) == 0 || p.hidden {
 		return
 	}
-	if s.known == nil {
-		s.known = map[uint64]string{}
-	}
-	for _, a := range missing {
-		s.known[a] = ""
-	}
-	f, err := os.Open(s.path)
+	table, err := symbols.KernelAt(p.path)
 	if err != nil {
-		s.hidden = true
+		p.hidden = true
 		return
 	}
-	defer f.Close()
-	s.hidden = !nearest(f, missing, s.known)
-}
-
-// nearest finds for each address the closest symbol at or below it. It
-// reports false when the list shows no addresses.
-func nearest(list io.Reader, addrs []uint64, out map[uint64]string) bool {
-	best := make([]uint64, len(addrs))
-	in := bufio.NewScanner(list)
-	for in.Scan() {
-		line := in.Bytes() // "address type name[\tmodule]", some 200,000 of them
-		at, n := uint64(0), 0
-		for n < len(line) && line[n] != ' ' {
-			at = at<<4 | uint64(hexDigit(line[n]))
-			n++
-		}
-		if at == 0 || n+3 > len(line) {
-			continue
-		}
-		for i, a := range addrs {
-			if at <= a && at > best[i] {
-				best[i] = at
-				name, _, _ := bytes.Cut(line[n+3:], []byte("\t"))
-				out[a] = string(name)
-			}
-		}
+	names := table.Names(missing)
+	for _, a := range missing {
+		p.known[a] = names[a]
 	}
-	for _, b := range best {
-		if b != 0 {
-			return true
-		}
-	}
-	return len(addrs) == 0
-}
-
-func hexDigit(c byte) byte {
-	if c >= 'a' {
-		return c - 'a' + 10
-	}
-	return c - '0'
 }

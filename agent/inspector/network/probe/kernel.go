@@ -40,7 +40,7 @@ type kernel struct {
 	set     *bpfload.Set
 	log     *slog.Logger
 	reasons reasons
-	symbols symbols
+	places  places
 	mibs    mibs
 	missed  map[string]uint64 // runs the kernel skipped, by program
 	lost    uint64            // all of them
@@ -58,7 +58,7 @@ type kernel struct {
 // openKernel loads the programs that the wanted signals need. It never
 // fails; the set knows what does not run.
 func openKernel(cfg Config, off map[string]string, log *slog.Logger) *kernel {
-	k := &kernel{log: log, missed: map[string]uint64{}, symbols: symbols{path: cfg.Proc + "/kallsyms"}}
+	k := &kernel{log: log, missed: map[string]uint64{}, places: places{path: cfg.Proc + "/kallsyms"}}
 	if cfg.Netns == 0 {
 		k.list = ownInterfaces
 	}

@@ -3,6 +3,8 @@ package probe
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -129,17 +131,24 @@ func TestSeriesMatchTheWords(t *testing.T) {
 	}
 }
 
-func TestNearestSymbol(t *testing.T) {
+func TestPlaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kallsyms")
 	list := "ffffffff81000000 T _text\nffffffff81000100 t tcp_v4_rcv\nffffffff81000200 t mod_fn\t[nf_tables]\n"
-	got := map[uint64]string{}
-	if !nearest(strings.NewReader(list), []uint64{0xffffffff81000150, 0xffffffff81000200, 0x10}, got) {
-		t.Error("the list counts as hidden")
+	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	want := map[uint64]string{0xffffffff81000150: "tcp_v4_rcv", 0xffffffff81000200: "mod_fn"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
+	p := places{path: path}
+	p.resolve([]uint64{0xffffffff81000150, 0xffffffff81000200, 0x10})
+	for a, want := range map[uint64]string{0xffffffff81000150: "tcp_v4_rcv", 0xffffffff81000200: "mod_fn [nf_tables]", 0x10: "unknown"} {
+		if got := p.name(a); got != want {
+			t.Errorf("%x is %q, want %q", a, got, want)
+		}
 	}
-	if nearest(strings.NewReader("0000000000000000 T _text\n"), []uint64{5}, got) {
+	if err := os.WriteFile(path, []byte("0000000000000000 T _text\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = places{path: path}
+	if p.resolve([]uint64{5}); !p.hidden || p.name(5) != "unknown" {
 		t.Error("a list of zeros counts as readable")
 	}
 }

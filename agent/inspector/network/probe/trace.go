@@ -1,0 +1,260 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/inspector"
+)
+
+// Slots of a task's counts map; they mirror enum count in bpf/task.h.
+const (
+	countSeen = iota
+	countMatched
+	countUnknown
+	countOverflow
+	countRingLost
+	countTruncated
+	countSpent
+	taskCounts // the kind's own begin here
+	countSlots = taskCounts + 16
+)
+
+// plan is what tells one kind of task from another.
+type plan struct {
+	load     func() (*ebpf.CollectionSpec, error)
+	programs []bpfload.Program // in the order in which they attach
+	needed   []string          // without these the task cannot be done
+	vars     map[string]any
+	budget   uint64           // events of one CPU
+	sample   func(raw []byte) // one record of the ring; called by one goroutine at a time, under lock
+	result   func(*trace, *inspector.TaskResult) error
+}
+
+// owning are the programs that learn who owns a socket.
+var owning = []bpfload.Program{{Name: "own_files", Attach: bpfload.Iterator}, {Name: "own_state"}, {Name: "own_send"}, {Name: "own_recv"}}
+
+// trace is one task while it runs.
+type trace struct {
+	*tracer
+	plan   plan
+	facts  *facts
+	filter *filter
+	args   inspector.Args
+	set    *bpfload.Set
+	counts []uint64
+
+	mu      sync.Mutex // of what sample and result share
+	records uint64     // out of the ring
+}
+
+// tick is how often a task says what it knows.
+const tick = time.Second
+
+// run does a task from load to unload.
+func (t *tracer) run(ctx context.Context, args inspector.Args, partial func(*inspector.TaskResult), prepare func(*trace) error) (*inspector.TaskResult, error) {
+	f, err := t.facts()
+	if err != nil {
+		return nil, off(err.Error())
+	}
+	tr := &trace{tracer: t, facts: f, args: args}
+	if tr.filter, err = t.newFilter(args, f); err != nil {
+		return nil, err
+	}
+	if err := prepare(tr); err != nil {
+		return nil, err
+	}
+	if err := tr.open(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err := tr.set.Close(); err != nil {
+			t.log.Warn("task not unloaded cleanly", "error", err)
+		}
+	}()
+	t.names.Name(1) // groups that go away while the task runs keep their names
+	tr.owners()
+	return tr.watch(ctx, partial)
+}
+
+func off(reason string) error {
+	return &inspector.Refusal{Kind: "FAILED_PRECONDITION", Reason: inspector.ReasonFeatureOff, Msg: reason, Next: "see the node's capabilities for what it can do; metrics_summary works without this"}
+}
+
+func (tr *trace) open() error {
+	spec, err := tr.plan.load()
+	if err != nil {
+		return fmt.Errorf("prepare the task's programs: %w", err)
+	}
+	tr.plan.vars["event_budget"] = tr.plan.budget
+	for _, vars := range []map[string]any{tr.filter.vars, tr.plan.vars} {
+		for name, v := range vars {
+			if variable := spec.Variables[name]; variable == nil {
+				continue // this kind's programs do not look at it
+			} else if err := variable.Set(v); err != nil {
+				return fmt.Errorf("set %s: %w", name, err)
+			}
+		}
+	}
+	tr.set = bpfload.Open(spec, tr.plan.programs, nil, tr.log)
+	for _, p := range tr.plan.needed {
+		if f := tr.set.Failure(p); f != nil {
+			_ = tr.set.Close()
+			return off(f.Reason)
+		}
+	}
+	if tr.filter.byOwner && !tr.set.Running("own_files") && !tr.set.Running("own_send") {
+		f := tr.set.Failure("own_files")
+		_ = tr.set.Close()
+		return off("sockets cannot be told by their owner: " + f.Reason)
+	}
+	return nil
+}
+
+// owners learns who has which socket open now.
+func (tr *trace) owners() (took time.Duration) {
+	began := time.Now()
+	if !tr.set.Running("own_files") {
+		return 0
+	}
+	it, err := tr.set.Iterate("own_files")
+	if err == nil {
+		_, err = io.Copy(io.Discard, it)
+		_ = it.Close()
+	}
+	if err != nil {
+		tr.log.Debug("open sockets not looked through", "error", err)
+	}
+	return time.Since(began)
+}
+
+// maxLookThrough is how long looking through all open files may take to be
+// done again while the task runs.
+const maxLookThrough = 10 * time.Millisecond
+
+// watch counts for the task's duration.
+func (tr *trace) watch(ctx context.Context, partial func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
+	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	read := make(chan error, 1)
+	go func() { read <- bpfload.ReadRing(reading, tr.set.Map("ring"), tr.take) }()
+	from := time.Now()
+	if err := tr.arm(1); err != nil {
+		return nil, err
+	}
+	note, ended := tr.wait(ctx, from, partial)
+	err := tr.arm(0)
+	to := time.Now()
+	stop()
+	err = errors.Join(err, <-read)
+	if err != nil {
+		return nil, err
+	}
+	tr.owners()
+	res, err := tr.result(from, to)
+	if err != nil {
+		return nil, err
+	}
+	if note != "" {
+		res.Notes = append(res.Notes, note)
+	}
+	return res, ended
+}
+
+// wait lets the task run: until its time is over, it is cancelled, its budget
+// is spent or its process is gone.
+func (tr *trace) wait(ctx context.Context, from time.Time, partial func(*inspector.TaskResult)) (note string, err error) {
+	end := time.NewTimer(time.Duration(tr.args.Int(inspector.ArgDuration)) * time.Second)
+	defer end.Stop()
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	took := time.Duration(0)
+	for {
+		if res, err := tr.result(from, time.Now()); err == nil {
+			partial(res)
+		} else {
+			tr.log.Debug("no partial result", "error", err)
+		}
+		if tr.counts[countSpent] > 0 {
+			return "the node's budget for one task was spent and it ended early: give filters that fewer packets pass, or a shorter duration", nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-end.C:
+			return "", nil
+		case <-ticks.C:
+		}
+		if p := tr.filter.process; p != nil && !p.alive() {
+			return fmt.Sprintf("process %d ended after %.1f s, and the task with it", p.pid, time.Since(from).Seconds()), nil
+		}
+		if took < maxLookThrough {
+			took = tr.owners()
+		}
+	}
+}
+
+// arm lets the programs count, or no more.
+func (tr *trace) arm(on uint64) error {
+	if err := tr.set.Map("control").Put(uint32(0), on); err != nil {
+		return fmt.Errorf("switch the task's programs: %w", err)
+	}
+	return nil
+}
+
+func (tr *trace) take(raw []byte) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.records++
+	tr.plan.sample(raw)
+}
+
+// result is what is known now.
+func (tr *trace) result(from, to time.Time) (*inspector.TaskResult, error) {
+	counts, err := bpfload.Sums(tr.set.Map("counts"), countSlots)
+	if err != nil {
+		return nil, err
+	}
+	costs, err := tr.set.Costs()
+	if err != nil {
+		return nil, err
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.counts = counts
+	r := &inspector.TaskResult{From: from, To: to, Totals: map[string]uint64{}, Rows: []inspector.ResultRow{},
+		Lost: counts[countRingLost], Truncated: counts[countTruncated], Unknown: counts[countUnknown]}
+	for _, c := range costs {
+		r.Lost += c.Missed
+	}
+	if rate := tr.args.Int(inspector.ArgSampleRate); rate > 1 {
+		r.SampleRate = uint64(rate)
+	}
+	if counts[countSpent] > 0 {
+		r.StoppedFor = "cpu"
+	}
+	if n := counts[countRingLost]; n > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d samples found no room; totals and rows are counted in the kernel and hold them", n))
+	}
+	if r.Unknown > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d events belong to no known process or group and may be the target's; they are in no row", r.Unknown))
+	}
+	return r, tr.plan.result(tr, r)
+}
+
+// wallClock turns the kernel's monotonic time into this machine's.
+func wallClock(ns uint64) time.Time {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(int64(ns) - ts.Nano()))
+}
