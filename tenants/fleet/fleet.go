@@ -1,8 +1,8 @@
 // Package fleet answers what the nodes of a tenant are and how they are: their
 // status, live sessions, capabilities, module switches and counted refusals.
 //
-// It alone writes the tables node_session, capability, module_switch and
-// quarantine. It reads the directory's node and node_label and the metrics
+// It alone writes the tables node_session, capability, module_switch,
+// quarantine and node_change. It reads the directory's node and node_label and the metrics
 // slice's node_head and win_quarantine by SQL, and knows no transport. Start
 // reading at Service, then status in store.go.
 package fleet

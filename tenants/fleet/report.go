@@ -47,8 +47,11 @@ func (s *Service) RecordCapabilities(ctx context.Context, scope tenants.Scope, c
 	t, n := [16]byte(scope.Tenant), [16]byte(node)
 	err = s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
+		now := s.now()
+		b.Queue(sqlLevelChanges, t, n, now, cols[0], cols[1], cols[2], cols[3], cols[4])
+		queueTrim(b, t, n, now)
 		b.Queue(sqlDropCapabilities, t, n, cols[0], cols[1])
-		b.Queue(sqlPutCapabilities, t, n, s.now(), cols[0], cols[1], cols[2], cols[3], cols[4])
+		b.Queue(sqlPutCapabilities, t, n, now, cols[0], cols[1], cols[2], cols[3], cols[4])
 		return tx.SendBatch(ctx, b).Close()
 	})
 	return tenantdb.Fault(err)
@@ -157,9 +160,24 @@ func (s *Service) SetModules(ctx context.Context, scope tenants.Scope, ref strin
 	now := s.now()
 	var out []ModuleOff
 	err = s.db.InTenant(ctx, scope.Tenant, func(ctx context.Context, tx pgx.Tx) error {
+		var changes []Change
+		note := func(k ChangeKind) func(pgx.Rows) error {
+			return func(rows pgx.Rows) error {
+				modules, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				for _, m := range modules {
+					changes = append(changes, Change{Kind: k, Subject: m, After: by})
+				}
+				return err
+			}
+		}
 		b := &pgx.Batch{}
-		b.Queue(sqlSwitchBack, t, n, by, now, off)
-		b.Queue(sqlSwitchOff, t, n, by, now, off)
+		b.Queue(sqlSwitchBack, t, n, by, now, off).Query(note(ModuleOnNow))
+		b.Queue(sqlSwitchOff, t, n, by, now, off).Query(note(ModuleOffNow))
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		b = &pgx.Batch{}
+		queueChanges(b, t, n, now, changes)
 		b.Queue(sqlModulesOff, t, n).Query(func(rows pgx.Rows) (err error) {
 			out, err = pgx.CollectRows(rows, scanModuleOff)
 			return err

@@ -31,6 +31,7 @@ type SessionFacts struct {
 	Arch         string
 	StartedNS    int64     // start of the agent by its own clock, Unix nanoseconds; 0: unknown
 	CertNotAfter time.Time // of the certificate in use; zero: unknown
+	ConfigDigest string    // of the agent's configuration, in hexadecimal; empty: unknown
 }
 
 // life is one run of one agent on one boot of one machine. An identity has one
@@ -90,7 +91,10 @@ func (s *Service) SessionOpened(ctx context.Context, scope tenants.Scope, f Sess
 		b := &pgx.Batch{}
 		b.Queue(sqlNotCurrent, t, n)
 		b.Queue(sqlLoseSessions, t, n, now.Add(-OfflineAfter))
-		b.Queue(sqlOpenSession, t, n, [16]byte(o.ID), s.replica, f.Remote, f.MachineID, f.BootID, f.AgentVersion, f.Kernel, f.OS, f.Arch, expires, now, duplicate, f.StartedNS, o.Rival)
+		b.Queue(sqlOpenSession, t, n, [16]byte(o.ID), s.replica, f.Remote, f.MachineID, f.BootID, f.AgentVersion, f.Kernel, f.OS, f.Arch, expires, now, duplicate, f.StartedNS, o.Rival, f.ConfigDigest)
+		if len(former) > 0 && !o.Duplicate { // two lives that push each other out are no change
+			queueChanges(b, t, n, now, f.changed(former[0].former))
+		}
 		b.Queue(sqlKeepSessions, t, n)
 		b.Queue(sqlOffModules, t, n).Query(func(rows pgx.Rows) (err error) {
 			o.Off, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -105,7 +109,7 @@ func (s *Service) SessionOpened(ctx context.Context, scope tenants.Scope, f Sess
 }
 
 func (f *SessionFacts) clean() {
-	for _, p := range []*string{&f.Remote, &f.MachineID, &f.BootID, &f.AgentVersion, &f.Kernel, &f.OS, &f.Arch} {
+	for _, p := range []*string{&f.Remote, &f.MachineID, &f.BootID, &f.AgentVersion, &f.Kernel, &f.OS, &f.Arch, &f.ConfigDigest} {
 		*p, _ = inspector.CleanLabel(*p)
 	}
 }
@@ -113,7 +117,7 @@ func (f *SessionFacts) clean() {
 // stream is what is kept of an earlier stream of the same node.
 type stream struct {
 	id SessionID
-	life
+	former
 	seen time.Time
 	open bool // and let in
 }
@@ -124,7 +128,7 @@ func (s *Service) formerStreams(ctx context.Context, tx pgx.Tx, tenant tenants.T
 	b.Queue(sqlTurn, node.String())
 	b.Queue(sqlFormer, [16]byte(tenant), [16]byte(node)).Query(func(rows pgx.Rows) (err error) {
 		former, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (f stream, err error) {
-			err = r.Scan((*[16]byte)(&f.id), &f.machine, &f.boot, &f.started, &f.seen, &f.open)
+			err = r.Scan((*[16]byte)(&f.id), &f.machine, &f.boot, &f.started, &f.seen, &f.open, &f.version, &f.kernel, &f.config)
 			return f, err
 		})
 		return err

@@ -74,7 +74,7 @@ delete from node_session where tenant_id = $1 and node_id = $2 and closed_at is 
    and session_id not in (select session_id from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc limit 6)`
 
 	sqlFormer = `
-select session_id, machine_id, boot_id, started_ns, last_seen, closed_at is null and not waiting
+select session_id, machine_id, boot_id, started_ns, last_seen, closed_at is null and not waiting, agent_version, kernel, config_digest
   from node_session where tenant_id = $1 and node_id = $2 order by connected_at desc, session_id desc limit 32`
 
 	// An open stream that has long been silent was lost with its replica.
@@ -86,8 +86,8 @@ update node_session set closed_at = last_seen, close_reason = 'lost'
 
 	sqlOpenSession = `
 insert into node_session (tenant_id, node_id, session_id, replica, remote, machine_id, boot_id, agent_version, kernel, os, arch,
-  cert_not_after, connected_at, last_seen, duplicate_at, started_ns, waiting)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14, $15, $16)`
+  cert_not_after, connected_at, last_seen, duplicate_at, started_ns, waiting, config_digest)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13, $14, $15, $16, $17)`
 
 	// The open streams of other lives that were let in before this one came.
 	sqlRivals = `
@@ -144,11 +144,13 @@ delete from capability c where c.tenant_id = $1 and c.node_id = $2
 	sqlSwitchOff = `
 insert into module_switch as m (tenant_id, node_id, module, off, by, at)
 select $1, $2, u.m, true, $3, $4 from unnest($5::text[]) as u(m)
-on conflict (tenant_id, node_id, module) do update set off = true, by = excluded.by, at = excluded.at where not m.off`
+on conflict (tenant_id, node_id, module) do update set off = true, by = excluded.by, at = excluded.at where not m.off
+returning module`
 
 	sqlSwitchBack = `
 update module_switch set off = false, by = $3, at = $4
- where tenant_id = $1 and node_id = $2 and off and not (module = any($5::text[]))`
+ where tenant_id = $1 and node_id = $2 and off and not (module = any($5::text[]))
+returning module`
 
 	sqlOffModules = `select module from module_switch where tenant_id = $1 and node_id = $2 and off order by module limit 100`
 
