@@ -35,6 +35,14 @@ type server struct {
 	report func(grpc.BidiStreamingServer[pb.AgentFrame, pb.ServerFrame]) error
 	enrol  func(*pb.EnrolRequest) (*pb.EnrolResponse, error)
 	renew  func(context.Context, *pb.RenewRequest) (*pb.RenewResponse, error)
+	tasks  func(grpc.BidiStreamingServer[pb.TaskFrame, pb.TaskOrder]) error // nil: an older server
+}
+
+func (s server) Tasks(g grpc.BidiStreamingServer[pb.TaskFrame, pb.TaskOrder]) error {
+	if s.tasks == nil {
+		return s.UnimplementedAgentServer.Tasks(g)
+	}
+	return s.tasks(g)
 }
 
 func (s server) Renew(ctx context.Context, r *pb.RenewRequest) (*pb.RenewResponse, error) {
@@ -77,14 +85,17 @@ func serve(t *testing.T, s server) (addr string, ca []byte) {
 }
 
 // connected runs an uplink against a server until the test ends.
-func connected(t *testing.T, s server) *Uplink {
+func connected(t *testing.T, s server) *Uplink { t.Helper(); return connectedWith(t, s, Config{}) }
+
+func connectedWith(t *testing.T, s server, cfg Config) *Uplink {
 	t.Helper()
 	addr, ca := serve(t, s)
 	id := identity(t)
 	if err := id.UseCA(ca); err != nil {
 		t.Fatal(err)
 	}
-	u := New(Config{Server: addr}, id, slog.New(slog.DiscardHandler))
+	cfg.Server = addr
+	u := New(cfg, id, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- u.Run(ctx) }()
