@@ -198,6 +198,9 @@ func (t *tasks) processResult(tr *tracer, book *ledger, s *seen, n *namer, final
 	for i := range threads {
 		th := &threads[i]
 		sum.plus(&th.Own)
+		if th.Own == (accountSums{}) {
+			continue
+		}
 		if i >= threadRows {
 			r.OtherRows++
 			r.OtherCount += th.Own.Syscr + th.Own.Syscw

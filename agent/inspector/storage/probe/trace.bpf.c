@@ -77,10 +77,11 @@ struct owner {
 	__u64 born;   /* start of the process, ns since boot */
 	__u64 cgroup; /* in hierarchy */
 	__u32 tgid, tid;
-	__u32 len; /* bytes at the making */
+	__u32 len;  /* bytes at the making; merges add more */
+	__u32 done; /* bytes that completed before the end */
 	__u8 origin;
 	__u8 hierarchy;
-	__u8 pad[2];
+	__u8 pad[6];
 	__u8 comm[COMM_LEN];
 };
 
@@ -452,8 +453,11 @@ int BPF_PROG(rq_done, struct request *rq, int error, unsigned int nr_bytes)
 	__sync_fetch_and_add(&t->bytes, nr_bytes);
 	if (status && !is_quiet(rq))
 		__sync_fetch_and_add(&t->errors, 1);
-	if (!whole)
+	if (!whole) {
+		if (known)
+			known->done += nr_bytes;
 		return 0;
+	}
 	start = made_at(rq);
 	if (!start && known)
 		start = o.at;
@@ -467,8 +471,7 @@ int BPF_PROG(rq_done, struct request *rq, int error, unsigned int nr_bytes)
 	nth = count(REACHED, 1);
 	if (o.origin == UNKNOWN)
 		count(NOBODYS, 1);
-	if (known)
-		bytes = o.len;
+	bytes += o.done;
 
 	at.cgroup = o.cgroup;
 	at.hierarchy = o.hierarchy;

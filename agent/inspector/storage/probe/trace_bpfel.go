@@ -40,9 +40,10 @@ type traceOwner struct {
 	Tgid      uint32
 	Tid       uint32
 	Len       uint32
+	Done      uint32
 	Origin    uint8
 	Hierarchy uint8
-	Pad       [2]uint8
+	Pad       [6]uint8
 	Comm      [16]uint8
 }
 
