@@ -3,7 +3,10 @@ package tasks
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
@@ -22,75 +25,210 @@ type Bus interface {
 	Subscribe(topic string) (<-chan tenantdb.Hint, func())
 }
 
+// Topics of the hints. A key is a task's id; of topicStart and topicCancel it
+// is followed by the node's.
+const (
+	topicMoved  = "task.moved"
+	topicStart  = "task.start"
+	topicCancel = "task.cancel"
+)
+
 // Config tunes a Service.
 type Config struct {
 	Replica string           // name of this server process, as in the fleet's sessions
 	Now     func() time.Time // nil: time.Now
 }
 
-// DoOptions tune one call of Do.
-type DoOptions struct {
-	CancelWhenAbandoned bool       // cancel the task when ctx ends before Do has answered
-	Progress            func(Task) // called now and then while Do waits; nil: not wanted
-}
-
 // Service starts tasks and answers about them. It is safe for concurrent use.
-type Service struct{}
+type Service struct {
+	db      *tenantdb.DB
+	reg     *inspector.Registry
+	nodes   Nodes
+	bus     Bus
+	replica string
+	now     func() time.Time
+	log     *slog.Logger
+	watches watches
+	counts  counters
 
-// New builds a Service. It starts nothing: run Run. A nil bus sends no hints;
-// what other replicas do is then seen within a second.
+	mu       sync.Mutex
+	channels map[nodeKey]*Channel
+	claims   map[runKey]struct{}   // runs that wait to be claimed here
+	dirt     map[*Channel]struct{} // channels with something to write
+
+	toClaim chan struct{} // one token: claims has something
+	toWrite chan struct{} // one token: a channel has something to write
+}
+
+// taskKey, nodeKey and runKey name rows over all tenants.
+type (
+	taskKey struct {
+		tenant tenants.TenantID
+		task   ID
+	}
+	nodeKey struct {
+		tenant tenants.TenantID
+		node   tenants.NodeID
+	}
+	runKey struct {
+		taskKey
+		node tenants.NodeID
+	}
+)
+
+func (k runKey) onNode() nodeKey { return nodeKey{k.tenant, k.node} }
+
+// words is the key of a hint about one run.
+func (k runKey) words() string { return k.task.String() + "/" + k.node.String() }
+
+func readRunKey(h tenantdb.Hint) (k runKey, ok bool) {
+	const size = 36
+	if len(h.Key) != 2*size+1 {
+		return k, false
+	}
+	id, err := uuid.Parse(h.Key[:size])
+	if err != nil {
+		return k, false
+	}
+	node, err := tenants.ParseNodeID(h.Key[size+1:])
+	return runKey{taskKey{h.Tenant, ID(id)}, node}, err == nil
+}
+
+// New builds a Service. It starts nothing: run Run. The registry must be
+// complete. A nil bus sends no hints; what other replicas do is then seen
+// within a second.
 func New(db *tenantdb.DB, reg *inspector.Registry, nodes Nodes, bus Bus, cfg Config, log *slog.Logger) *Service {
-	return &Service{}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if bus == nil {
+		bus = silence{}
+	}
+	return &Service{db: db, reg: reg, nodes: nodes, bus: bus, replica: cfg.Replica, now: cfg.Now, log: log,
+		watches: watches{m: map[taskKey]*watched{}}, counts: counters{ended: map[State]uint64{}},
+		channels: map[nodeKey]*Channel{}, claims: map[runKey]struct{}{}, dirt: map[*Channel]struct{}{},
+		toClaim: make(chan struct{}, 1), toWrite: make(chan struct{}, 1)}
 }
 
-// Run claims, renews, sweeps and wakes until ctx ends.
-func (s *Service) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// silence is the bus of a replica that has no other.
+type silence struct{}
 
-// Do starts a task and waits for it.
-func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts DoOptions) (Task, error) {
-	return Task{}, nil
+func (silence) Send(string, tenantdb.Hint) {}
+func (silence) Subscribe(string) (<-chan tenantdb.Hint, func()) {
+	return nil, func() {}
 }
 
-// Get answers a task with what its nodes found so far.
-func (s *Service) Get(ctx context.Context, scope tenants.Scope, id ID) (Task, error) {
-	return Task{}, nil
+// clock is the server's time as the database keeps it: to the microsecond.
+func (s *Service) clock() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
+
+const (
+	lookEvery   = time.Second      // claims, watched tasks and the sweep, without any hint
+	renewEvery  = 3 * time.Second  // leases
+	expireEvery = time.Minute      // tickets whose life is over
+	patience    = 10 * time.Second // for the database, off any caller's path
+)
+
+// Run claims, writes, renews, sweeps and wakes until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() { s.loop(ctx, s.toClaim, s.claim) })
+	parts.Go(func() { s.loop(ctx, s.toWrite, s.write) })
+	parts.Go(func() {
+		s.every(ctx, writeEvery, "write", func(context.Context) error { token(s.toWrite); return nil })
+	})
+	parts.Go(func() { s.every(ctx, renewEvery, "renew leases", s.renew) })
+	parts.Go(func() { s.every(ctx, lookEvery, "look for runs to claim", s.lookForClaims) })
+	parts.Go(func() { s.every(ctx, lookEvery, "look at watched tasks", s.lookAtWatched) })
+	parts.Go(func() { s.every(ctx, lookEvery, "sweep runs", s.Sweep) })
+	parts.Go(func() { s.every(ctx, expireEvery, "expire tickets", s.expire) })
+	return s.hear(ctx)
 }
 
-// Cancel ends a task.
-func (s *Service) Cancel(ctx context.Context, scope tenants.Scope, id ID) (Task, error) {
-	return Task{}, nil
+// every runs work now and then. What fails is tried again next time.
+func (s *Service) every(ctx context.Context, pause time.Duration, what string, work func(context.Context) error) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		if err := work(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("tasks: "+what, "error", err)
+		}
+		cancel()
+	}
 }
 
-// List answers one page of tasks, the youngest first.
-func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (Page, error) {
-	return Page{}, nil
+// loop runs work whenever there is a token. What fails is tried again with a
+// later one.
+func (s *Service) loop(ctx context.Context, tokens chan struct{}, work func(context.Context) error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tokens:
+		}
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		if err := work(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("tasks: runs were not moved; they are tried again", "error", err)
+		}
+		cancel()
+	}
 }
 
-// Subscribe answers a hint each time the task may have moved, on any replica.
-func (s *Service) Subscribe(tenant tenants.TenantID, id ID) (moved <-chan struct{}, cancel func()) {
-	return make(chan struct{}), func() {}
+// token leaves a token.
+func token(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
-// Channel is one node's open task channel.
-type Channel struct{}
-
-// ChannelOpened takes a node's task channel in. cancel lists the tasks of
-// hello.Running that the node shall stop.
-func (s *Service) ChannelOpened(ctx context.Context, scope tenants.Scope, hello Hello, out Outbox) (ch *Channel, cancel []ID, err error) {
-	return &Channel{}, nil, nil
+// hear acts on hints of the other replicas. What a gap in them hides is found
+// by the looks of every second.
+func (s *Service) hear(ctx context.Context) error {
+	moved, stop := s.bus.Subscribe(topicMoved)
+	defer stop()
+	start, stop2 := s.bus.Subscribe(topicStart)
+	defer stop2()
+	cancels, stop3 := s.bus.Subscribe(topicCancel)
+	defer stop3()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case h := <-moved:
+			if id, err := uuid.Parse(h.Key); err == nil {
+				s.watches.wake(taskKey{h.Tenant, ID(id)})
+			}
+		case h := <-start:
+			if k, ok := readRunKey(h); ok {
+				s.queueClaim(k)
+			}
+		case h := <-cancels:
+			if k, ok := readRunKey(h); ok {
+				s.orderCancel(k)
+			}
+		}
+	}
 }
 
-// Accepted says that the node has begun a task.
-func (c *Channel) Accepted(ctx context.Context, id ID) error { return nil }
+// moved tells everybody who waits for a task, here and elsewhere.
+func (s *Service) moved(k taskKey) {
+	s.watches.wake(k)
+	s.bus.Send("", tenantdb.Hint{Topic: topicMoved, Tenant: k.tenant, Key: k.task.String()})
+}
 
-// Rejected says that the node refused a task.
-func (c *Channel) Rejected(ctx context.Context, id ID, r inspector.Refusal) error { return nil }
-
-// Progress takes a node's word on a running task.
-func (c *Channel) Progress(ctx context.Context, id ID, p Progress) error { return nil }
-
-// Finished takes the end of a run. After nil the node may forget it.
-func (c *Channel) Finished(ctx context.Context, id ID, o Outcome) error { return nil }
-
-// Closed says that the channel is gone; planned: the node was asked to go.
-func (c *Channel) Closed(ctx context.Context, planned bool) {}
+// channel answers the open channel of a node, nil when this replica has none.
+func (s *Service) channel(k nodeKey) *Channel {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.channels[k]; c != nil && c.ready {
+		return c
+	}
+	return nil
+}

@@ -1,0 +1,347 @@
+package tasks
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// Channel is one node's open task channel on this replica. What the node says
+// of one task must come in order; otherwise its methods are safe for
+// concurrent use. A word on a task that ended already changes nothing and is no
+// error.
+type Channel struct {
+	s     *Service
+	key   nodeKey
+	life  int64
+	out   Outbox
+	ready bool // its former runs are settled; guarded by s.mu
+
+	mu     sync.Mutex
+	closed bool
+	runs   map[ID]*held
+}
+
+// held is an active run on an open channel, with what is not written yet.
+type held struct {
+	deadline time.Time
+	began    *time.Time // the node accepted it
+	permille uint32
+	partial  []byte
+	dirty    bool
+}
+
+// maxRunning bounds what a node may say it runs; the rest is to be stopped.
+const maxRunning = 256
+
+// ChannelOpened takes the task channel of the node that scope is in, in the
+// place of any former one. Runs of another life of the agent end as
+// agent_restarted, runs that this life does not know as not_delivered; what it
+// still has goes on here. cancel lists the tasks of hello.Running that the
+// node shall stop and forget. Requests come through out from then on.
+func (s *Service) ChannelOpened(ctx context.Context, scope tenants.Scope, hello Hello, out Outbox) (ch *Channel, cancel []ID, err error) {
+	node, err := nodeOf(scope)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &Channel{s: s, key: nodeKey{scope.Tenant, node}, life: hello.StartedNS, out: out, runs: map[ID]*held{}}
+	s.mu.Lock()
+	former := s.channels[c.key]
+	s.channels[c.key] = c
+	s.mu.Unlock()
+	if former != nil {
+		former.take()
+	}
+	var f found
+	err = again(func() error {
+		f = found{}
+		return s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, func(ctx context.Context, tx pgx.Tx) error {
+			return c.settle(ctx, tx, hello, &f)
+		})
+	})
+	if err != nil {
+		s.forget(c)
+		return nil, nil, tenantdb.Fault(err)
+	}
+	c.mu.Lock()
+	for id, h := range f.adopted {
+		c.runs[id] = h
+	}
+	c.mu.Unlock()
+	s.mu.Lock()
+	c.ready = true
+	s.mu.Unlock()
+	for id := range f.adopted {
+		s.moved(taskKey{c.key.tenant, id})
+	}
+	for _, id := range f.waiting {
+		s.queueClaim(c.run(id))
+	}
+	s.afterEnds(f.ends)
+	return c, f.cancel, nil
+}
+
+// found is what a node's runs are when its channel opens.
+type found struct {
+	adopted map[ID]*held
+	waiting []ID
+	ends    []*ending
+	cancel  []ID
+}
+
+// settle compares what the node says it runs with what it should.
+func (c *Channel) settle(ctx context.Context, tx pgx.Tx, hello Hello, f *found) error {
+	now := c.s.clock()
+	named := make([][16]byte, 0, len(hello.Running))
+	for _, id := range hello.Running[:min(len(hello.Running), maxRunning)] {
+		named = append(named, id)
+	}
+	rows, err := tx.Query(ctx, sqlOfNode, [16]byte(c.key.tenant), [16]byte(c.key.node), named)
+	if err != nil {
+		return err
+	}
+	f.adopted = map[ID]*held{}
+	var (
+		id       ID
+		state    State
+		life     int64
+		asked    bool
+		began    *time.Time
+		deadline time.Time
+		keep     [][16]byte
+		stop     []ID // adopted, to be cancelled
+	)
+	_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&id), (*string)(&state), &life, &asked, &began, &deadline}, func() error {
+		switch {
+		case state.Terminal():
+		case state == Created:
+			f.waiting = append(f.waiting, id)
+		case life != c.life:
+			f.ends = append(f.ends, ended(c.run(id), state, restarted, now))
+		case !slices.Contains(named, [16]byte(id)):
+			f.ends = append(f.ends, ended(c.run(id), state, undelivered, now))
+		default:
+			f.adopted[id] = &held{deadline: deadline, began: began}
+			keep = append(keep, id)
+			if asked {
+				stop = append(stop, id)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	f.cancel = stop
+	for _, id := range hello.Running {
+		if f.adopted[id] == nil {
+			f.cancel = append(f.cancel, id)
+		}
+	}
+	b := &pgx.Batch{}
+	queueEnds(b, f.ends)
+	if len(keep) > 0 {
+		b.Queue(sqlAdopt, [16]byte(c.key.tenant), [16]byte(c.key.node), keep, string(Running), now, c.s.replica, now.Add(RunLease), resumed.from(Running))
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
+
+func (c *Channel) run(id ID) runKey { return runKey{taskKey{c.key.tenant, id}, c.key.node} }
+
+// take closes the channel and answers what it held.
+func (c *Channel) take() map[ID]*held {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	runs := c.runs
+	c.closed, c.runs = true, map[ID]*held{}
+	return runs
+}
+
+// send gives a request to the node. false: it did not go out.
+func (c *Channel) send(d Dispatch) bool {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	c.runs[d.ID] = &held{deadline: d.Deadline}
+	c.mu.Unlock()
+	if c.out.Dispatch(d) { // without the lock: the answer may come at once
+		return true
+	}
+	c.drop(d.ID)
+	return false
+}
+
+func (c *Channel) drop(id ID) (h *held) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h = c.runs[id]
+	delete(c.runs, id)
+	return h
+}
+
+func (c *Channel) held() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.runs)
+}
+
+// Accepted says that the node has begun a task. It is written off the node's
+// path; a task that has ended meanwhile is cancelled on the node.
+func (c *Channel) Accepted(ctx context.Context, id ID) error {
+	return c.note(ctx, id, func(h *held) {})
+}
+
+// Progress takes a node's word on a running task. It is written every half
+// second, the latest alone; a partial result over inspector.MaxPartialBytes is
+// left out.
+func (c *Channel) Progress(ctx context.Context, id ID, p Progress) error {
+	var body []byte
+	if p.Partial != nil {
+		if b, err := encode(p.Partial, inspector.MaxPartialBytes); err == nil {
+			body = b
+		}
+	}
+	return c.note(ctx, id, func(h *held) {
+		h.permille = max(h.permille, min(p.Permille, 1000))
+		if body != nil {
+			h.partial = body
+		}
+	})
+}
+
+// note changes a run that is held. The first word on it is written at once,
+// later ones with the next tick.
+func (c *Channel) note(ctx context.Context, id ID, change func(*held)) error {
+	c.mu.Lock()
+	h := c.runs[id]
+	if h == nil {
+		c.mu.Unlock()
+		return c.stray(ctx, id)
+	}
+	first := h.began == nil
+	if first {
+		now := c.s.clock()
+		h.began = &now
+	}
+	change(h)
+	h.dirty = true
+	c.mu.Unlock()
+	c.s.dirty(c, first)
+	return nil
+}
+
+// stray answers a word on a task that this channel does not hold: one that
+// has ended is to be stopped.
+func (c *Channel) stray(ctx context.Context, id ID) error {
+	over, err := c.s.areOver(ctx, c.key.tenant, []runKey{c.run(id)})
+	if err != nil {
+		return err
+	}
+	if over[c.run(id)] {
+		c.s.counts.add(&c.s.counts.late)
+		c.out.Cancel(id)
+	}
+	return nil // an active one that is not held: its lease says what becomes of it
+}
+
+// Rejected says that the node refused a task.
+func (c *Channel) Rejected(ctx context.Context, id ID, r inspector.Refusal) error {
+	return c.end(ctx, id, rejected, Failed, &r, nil)
+}
+
+// Finished takes the end of a run, whose result is stored in the same
+// transaction. After nil the node may forget it. A result that is over
+// inspector.MaxResultBytes makes it FAILED, result_too_large.
+func (c *Channel) Finished(ctx context.Context, id ID, o Outcome) error {
+	by, to, why := failed, Failed, o.Refusal
+	switch o.State {
+	case Completed:
+		by, to = completed, Completed
+	case Cancelled:
+		by, to = cancelled, Cancelled
+		if why == nil {
+			why = cancelled.why(Running)
+		}
+	}
+	var body []byte
+	if o.Result != nil {
+		b, err := encode(o.Result, inspector.MaxResultBytes)
+		if err != nil {
+			by, to, why = failed, Failed, err
+		} else {
+			body = b
+		}
+	}
+	if to == Completed && body == nil {
+		by, to, why = failed, Failed, &inspector.Refusal{Kind: fault.Internal.String(), Reason: inspector.ReasonTaskFailed, Msg: "the node said that it completed the task and gave no result"}
+	}
+	return c.end(ctx, id, by, to, why, body)
+}
+
+func (c *Channel) end(ctx context.Context, id ID, by message, to State, why *inspector.Refusal, body []byte) error {
+	e := &ending{run: c.run(id), by: by, to: to, why: cleanRefusal(why), at: c.s.clock(), result: body}
+	c.mu.Lock()
+	if h := c.runs[id]; h != nil {
+		e.began = h.began
+	}
+	c.mu.Unlock()
+	if err := c.s.endRuns(ctx, c.key.tenant, []*ending{e}); err != nil {
+		return err
+	}
+	c.drop(id)
+	if !e.done {
+		c.s.counts.add(&c.s.counts.late)
+	}
+	return nil
+}
+
+// Closed says that the channel is gone. planned: this replica sent the node
+// away, so that its runs are soon held by another one; otherwise those who
+// wait are told at once and the node has ResumeLease to come back. It is
+// called once, last.
+func (c *Channel) Closed(ctx context.Context, planned bool) {
+	c.s.forget(c)
+	runs := c.take()
+	if len(runs) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := c.s.letGo(ctx, c, runs, planned); err != nil {
+		c.s.log.Warn("tasks: runs of a closed channel were not let go; their leases end them", "error", err)
+	}
+	for id := range runs {
+		if !planned {
+			c.s.moved(taskKey{c.key.tenant, id})
+		}
+	}
+}
+
+// forget takes a channel out, unless another one has taken its place.
+func (s *Service) forget(c *Channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.channels[c.key] == c {
+		delete(s.channels, c.key)
+	}
+	delete(s.dirt, c)
+}
+
+// nodeOf returns the node that a scope is.
+func nodeOf(scope tenants.Scope) (tenants.NodeID, error) {
+	id, err := tenants.ParseNodeID(scope.Principal.ID)
+	if err != nil || scope.Tenant.IsZero() || scope.Principal.Kind != tenants.NodePrincipal {
+		return tenants.NodeID{}, fault.New(fault.Denied, "not_a_node", "only an enrolled node opens a task channel").Do("use the node's client certificate")
+	}
+	return id, nil
+}

@@ -1,0 +1,185 @@
+package tasks
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"unicode/utf8"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants/fault"
+)
+
+// What a node says is untrusted: every text is cleaned again, every list cut
+// to its bound.
+
+const (
+	maxText   = 500 // bytes of a message
+	maxLabels = 32  // of a row, a sample, a map of totals
+	maxNotes  = 10
+	maxNext   = 3
+)
+
+// encode cleans a result and answers it as JSON of at most limit bytes.
+func encode(r *inspector.TaskResult, limit int) ([]byte, *inspector.Refusal) {
+	clean := cleanResult(*r)
+	b, err := json.Marshal(clean)
+	switch {
+	case err != nil: // a number that JSON cannot hold
+		return nil, &inspector.Refusal{Kind: fault.Internal.String(), Reason: inspector.ReasonTaskFailed, Msg: "the node's result cannot be read"}
+	case len(b) > limit:
+		return nil, &inspector.Refusal{Kind: fault.Exhausted.String(), Reason: inspector.ReasonResultTooLarge,
+			Msg: fmt.Sprintf("the node's result has %d bytes, more than %d", len(b), limit), Next: "narrow the target, or ask for fewer events"}
+	}
+	return b, nil
+}
+
+func cleanResult(r inspector.TaskResult) inspector.TaskResult {
+	r.Totals = cleanMap(r.Totals)
+	if r.Totals == nil {
+		r.Totals = map[string]uint64{}
+	}
+	rows := make([]inspector.ResultRow, 0, min(len(r.Rows), inspector.MaxResultRows))
+	for i, row := range r.Rows {
+		if i >= inspector.MaxResultRows {
+			r.OtherRows++
+			r.OtherCount += row.Count
+			continue
+		}
+		row.Labels, row.Values, row.Stack = cleanLabels(row.Labels), cleanMap(row.Values), cleanStack(row.Stack)
+		rows = append(rows, row)
+	}
+	r.Rows = rows
+	var samples []inspector.ResultSample
+	for i, e := range r.Samples {
+		if i >= inspector.MaxResultSamples {
+			r.Truncated++
+			continue
+		}
+		e.Labels, e.Values, e.Stack = cleanLabels(e.Labels), cleanMap(e.Values), cleanStack(e.Stack)
+		samples = append(samples, e)
+	}
+	r.Samples = samples
+	r.StoppedFor = clip(r.StoppedFor, 40)
+	r.Notes = cleanList(r.Notes, maxNotes, maxText)
+	var next []inspector.NextStep
+	for _, n := range r.Next[:min(len(r.Next), maxNext)] {
+		next = append(next, inspector.NextStep{Tool: clip(n.Tool, 40), Args: cleanArgs(n.Args), Why: clip(n.Why, maxText)})
+	}
+	r.Next = next
+	r.Profile = cleanProfile(r.Profile)
+	return r
+}
+
+func cleanProfile(p *inspector.Profile) *inspector.Profile {
+	if p == nil {
+		return nil
+	}
+	c := *p
+	c.Top = make([]inspector.ProfileFrame, 0, min(len(p.Top), inspector.MaxResultRows))
+	for _, f := range p.Top[:min(len(p.Top), inspector.MaxResultRows)] {
+		f.Function, f.Module = clip(f.Function, maxText), clip(f.Module, maxText)
+		c.Top = append(c.Top, f)
+	}
+	c.Folded = make([]inspector.FoldedStack, 0, min(len(p.Folded), inspector.MaxFoldedStacks))
+	for i, f := range p.Folded {
+		if i >= inspector.MaxFoldedStacks {
+			c.LeftOut += f.Count
+			continue
+		}
+		f.Stack = inspector.CleanText(f.Stack)
+		c.Folded = append(c.Folded, f)
+	}
+	return &c
+}
+
+// cleanMap keeps at most maxLabels entries of numbers, by clean names.
+func cleanMap[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return nil
+	}
+	out := make(map[string]V, len(m))
+	for k, v := range m {
+		if len(out) >= maxLabels {
+			break
+		}
+		k, _ = inspector.CleanLabel(k)
+		out[k] = v
+	}
+	return out
+}
+
+func cleanLabels(m map[string]string) map[string]string {
+	out := cleanMap(m)
+	for k, v := range out {
+		out[k] = clip(v, maxText)
+	}
+	if out == nil {
+		out = map[string]string{}
+	}
+	return out
+}
+
+func cleanStack(list []string) []string { return cleanList(list, inspector.MaxStackDepth, maxText) }
+
+func cleanList(list []string, rows, bytes int) []string {
+	var out []string
+	for _, s := range list[:min(len(list), rows)] {
+		out = append(out, clip(s, bytes))
+	}
+	return out
+}
+
+// cleanArgs keeps the arguments of a step that are plain values.
+func cleanArgs(m map[string]any) map[string]any {
+	out := map[string]any{}
+	for k, v := range cleanMap(m) {
+		switch v := v.(type) {
+		case string:
+			out[k] = clip(v, maxText)
+		case float64, int64, int, bool, json.Number:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+var word = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
+// cleanRefusal makes a node's refusal one of ours: a known kind, a reason that
+// is a word, safe text.
+func cleanRefusal(r *inspector.Refusal) *inspector.Refusal {
+	if r == nil {
+		return nil
+	}
+	c := inspector.Refusal{Kind: r.Kind, Reason: r.Reason, Arg: clip(r.Arg, 64), Msg: clip(r.Msg, maxText), Next: clip(r.Next, maxText)}
+	if _, ok := fault.ParseKind(r.Kind); !ok {
+		c.Kind = fault.Internal.String()
+	}
+	if !word.MatchString(r.Reason) {
+		c.Reason = inspector.ReasonTaskFailed
+	}
+	if c.Msg == "" {
+		c.Msg = "the node gave no reason in words"
+	}
+	if c.Next == "" {
+		c.Next = "look at the node's status and capabilities, then start the task again"
+	}
+	return &c
+}
+
+// clip cleans text and cuts it to n bytes at a rune boundary.
+func clip(s string, n int) string {
+	s = inspector.CleanText(cut(s, n))
+	return cut(s, n)
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

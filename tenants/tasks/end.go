@@ -1,0 +1,102 @@
+package tasks
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// ending is the end of one run by one message.
+type ending struct {
+	run    runKey
+	by     message
+	to     State
+	why    *inspector.Refusal // clean; nil: no reason
+	at     time.Time
+	began  *time.Time // when the node accepted it, if that is known here
+	result []byte     // JSON; nil: what is there stays
+	done   bool       // set: this end took place
+	closed bool       // set: it was the last of its task
+}
+
+// ended makes an ending by a message whose reason the server knows.
+func ended(run runKey, was State, by message, at time.Time) *ending {
+	to, _ := next(was, by)
+	return &ending{run: run, by: by, to: to, why: by.why(was), at: at}
+}
+
+// queueEnds queues what ends runs in one transaction: the locks of their tasks
+// in order of id, each run, its result, and the tasks whose last run it was.
+// A run that the message cannot end any more stays as it is.
+func queueEnds(b *pgx.Batch, ends []*ending) {
+	slices.SortFunc(ends, func(a, c *ending) int { return bytes.Compare(a.run.task[:], c.run.task[:]) })
+	for i, e := range ends {
+		if i == 0 || ends[i-1].run.taskKey != e.run.taskKey {
+			b.Queue(sqlLockTask, [16]byte(e.run.tenant), [16]byte(e.run.task))
+		}
+	}
+	for _, e := range ends {
+		t, k, n := [16]byte(e.run.tenant), [16]byte(e.run.task), [16]byte(e.run.node)
+		why := inspector.Refusal{}
+		if e.why != nil && e.to != Completed {
+			why = *e.why
+		}
+		if e.to == Cancelled {
+			why.Kind = ""
+		}
+		ran := e.by == completed || e.by == failed || e.by == cancelled
+		b.Queue(sqlEndRun, t, k, n, string(e.to), why.Kind, why.Reason, why.Arg, why.Msg, why.Next, e.at, e.began, ran, e.by.from(e.to)).
+			Exec(func(tag pgconn.CommandTag) error { e.done = tag.RowsAffected() == 1; return nil })
+		if e.result != nil {
+			b.Queue(sqlPutResult, t, k, n, e.to != Completed, e.result, string(e.to), e.at)
+		}
+	}
+	for i, e := range ends {
+		if i == 0 || ends[i-1].run.taskKey != e.run.taskKey {
+			b.Queue(sqlCloseTask, [16]byte(e.run.tenant), [16]byte(e.run.task), e.at, rank()).
+				Exec(func(tag pgconn.CommandTag) error { e.closed = tag.RowsAffected() == 1; return nil })
+		}
+	}
+}
+
+// endRuns ends runs of one tenant as the ingest role.
+func (s *Service) endRuns(ctx context.Context, tenant tenants.TenantID, ends []*ending) error {
+	if len(ends) == 0 {
+		return nil
+	}
+	err := again(func() error {
+		return s.db.InTenants(ctx, []tenants.TenantID{tenant}, func(ctx context.Context, tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			queueEnds(b, ends)
+			return tx.SendBatch(ctx, b).Close()
+		})
+	})
+	if err != nil {
+		return tenantdb.Fault(err)
+	}
+	s.afterEnds(ends)
+	return nil
+}
+
+// afterEnds counts ends and tells who waits for them. The commit is behind.
+func (s *Service) afterEnds(ends []*ending) {
+	told := map[taskKey]bool{}
+	for _, e := range ends {
+		if !e.done {
+			continue
+		}
+		s.counts.end(e.to)
+		if !told[e.run.taskKey] {
+			told[e.run.taskKey] = true
+			s.moved(e.run.taskKey)
+		}
+	}
+}

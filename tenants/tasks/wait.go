@@ -1,0 +1,111 @@
+package tasks
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// await waits until a task has an answer for its caller.
+func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved <-chan struct{}, opts DoOptions) (Task, error) {
+	long := p.duration > ShortTask
+	patient := StartWithin + 3*time.Second
+	if !long {
+		patient += p.duration + DeadlineGrace
+	}
+	limit := time.NewTimer(patient)
+	defer limit.Stop()
+	for first := true; ; first = false {
+		late := false
+		if !first || len(p.runs) > 0 {
+			select {
+			case <-ctx.Done():
+				return s.abandoned(ctx, scope, p, opts)
+			case <-limit.C:
+				late = true
+			case <-moved:
+			}
+		}
+		t, ready, err := s.look(ctx, scope, p, long, opts.Progress != nil)
+		switch {
+		case ctx.Err() != nil:
+			return s.abandoned(ctx, scope, p, opts)
+		case err != nil && !late: // the database is away for a moment; the next look is in a second
+			s.log.Warn("tasks: a waiting caller could not look", "task", p.key.task.String(), "error", err)
+		case err != nil:
+			return Task{}, err
+		case ready || late:
+			return t, t.refused(p)
+		case opts.Progress != nil:
+			opts.Progress(t)
+		}
+	}
+}
+
+// look reads a task that is waited for. ready: the caller gets it as it is.
+// The whole of a fan-out is read only then, or for progress.
+func (s *Service) look(ctx context.Context, scope tenants.Scope, p *plan, long, progress bool) (t Task, ready bool, err error) {
+	if p.fanout() && !progress {
+		states, err := tenantdb.Query(ctx, s.db, p.key.tenant, sqlStates, []any{[16]byte(p.key.tenant), [16]byte(p.key.task)}, func(r pgx.CollectableRow) (run Run, err error) {
+			err = r.Scan((*string)(&run.Status), &run.Reason)
+			return run, err
+		})
+		if err != nil {
+			return Task{}, false, err
+		}
+		if !answered(states, long) {
+			return Task{}, false, nil
+		}
+	}
+	t, err = s.Get(ctx, scope, p.key.task)
+	return t, err == nil && answered(t.Runs, long), err
+}
+
+// answered reports whether a caller need not wait longer for any of the runs:
+// they have ended or lost their node for the moment, or a long one has begun.
+func answered(runs []Run, long bool) bool {
+	return !slices.ContainsFunc(runs, func(r Run) bool {
+		return !r.Status.Terminal() && r.Reason != reasonLost && !(long && r.Status == Running)
+	})
+}
+
+// refused is the error of a single node that never began.
+func (t *Task) refused(p *plan) error {
+	if p.fanout() || len(t.Runs) != 1 {
+		return nil
+	}
+	r := t.Runs[0]
+	if !r.Status.Terminal() || r.Status == Completed || r.Status == Cancelled || r.StartedAt != nil {
+		return nil
+	}
+	kind, ok := fault.ParseKind(r.ErrorKind)
+	if !ok {
+		kind = fault.Unavailable
+	}
+	return &fault.Error{Kind: kind, Reason: r.Reason, Field: r.Arg, Msg: r.Message, Next: r.Next}
+}
+
+// abandoned answers a caller who went away.
+func (s *Service) abandoned(ctx context.Context, scope tenants.Scope, p *plan, opts DoOptions) (Task, error) {
+	cause := ctx.Err()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	next := "fetch the result with the ticket " + p.key.task.String()
+	if opts.CancelWhenAbandoned {
+		next = "the task was cancelled; start it again"
+		if err := s.cancelRuns(ctx, p.key, nil); err != nil {
+			s.log.Warn("tasks: an abandoned task was not cancelled", "task", p.key.task.String(), "error", err)
+		}
+	}
+	t, err := s.Get(ctx, scope, p.key.task)
+	if err != nil {
+		s.log.Warn("tasks: an abandoned task was not read", "task", p.key.task.String(), "error", err)
+	}
+	return t, fault.New(fault.Deadline, "abandoned", "the caller went away before the task ended").Do(next).Because(cause)
+}

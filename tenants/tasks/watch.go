@@ -1,0 +1,121 @@
+package tasks
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/tenantdb"
+)
+
+// watches are the tasks that somebody here waits for. A waiter costs a channel
+// and no goroutine: hints wake it, and one query a second for all of them
+// finds what hints missed.
+type watches struct {
+	mu sync.Mutex
+	m  map[taskKey]*watched
+}
+
+type watched struct {
+	signature int64 // of the runs at the last look
+	waiters   map[chan struct{}]struct{}
+}
+
+func (w *watches) add(k taskKey) (moved chan struct{}, stop func()) {
+	moved = make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.m[k]
+	if t == nil {
+		t = &watched{waiters: map[chan struct{}]struct{}{}}
+		w.m[k] = t
+	}
+	t.waiters[moved] = struct{}{}
+	return moved, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(t.waiters, moved)
+		if len(t.waiters) == 0 && w.m[k] == t {
+			delete(w.m, k)
+		}
+	}
+}
+
+func (w *watches) wake(k taskKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.m[k].wake()
+}
+
+func (t *watched) wake() {
+	if t == nil {
+		return
+	}
+	for c := range t.waiters {
+		token(c)
+	}
+}
+
+func (w *watches) keys() []taskKey {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.m))
+}
+
+func (w *watches) looked(k taskKey, signature int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.m[k]; t != nil && t.signature != signature {
+		t.signature = signature
+		t.wake()
+	}
+}
+
+// Subscribe answers a hint each time the task may have moved, on any replica,
+// until cancel is called. Hints are coalesced and say nothing by themselves:
+// read the task with Get, which also says whether it is there for the caller.
+func (s *Service) Subscribe(tenant tenants.TenantID, id ID) (moved <-chan struct{}, cancel func()) {
+	return s.watches.add(taskKey{tenant, id})
+}
+
+// lookAtWatched wakes whom no hint reached.
+func (s *Service) lookAtWatched(ctx context.Context) error {
+	return inChunks(s.watches.keys(), func(k taskKey) tenants.TenantID { return k.tenant }, func(list []tenants.TenantID, part []taskKey) error {
+		ts, ks := make([][16]byte, len(part)), make([][16]byte, len(part))
+		for i, k := range part {
+			ts[i], ks[i] = k.tenant, k.task
+		}
+		return tenantdb.Fault(s.db.InTenants(ctx, list, func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, sqlSignatures, ts, ks)
+			if err != nil {
+				return err
+			}
+			var k taskKey
+			var signature int64
+			_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&k.tenant), (*[16]byte)(&k.task), &signature}, func() error {
+				s.watches.looked(k, signature)
+				return nil
+			})
+			return err
+		}))
+	})
+}
+
+// inChunks hands rows of many tenants on in parts that one transaction may
+// span. The first error ends it.
+func inChunks[K any](keys []K, tenant func(K) tenants.TenantID, do func([]tenants.TenantID, []K) error) error {
+	for part := range slices.Chunk(keys, tenantdb.MaxTenants) {
+		list := make([]tenants.TenantID, len(part))
+		for i, k := range part {
+			list[i] = tenant(k)
+		}
+		if err := do(list, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
