@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/telltale-dev/telltale/agent/runner"
 	"github.com/telltale-dev/telltale/agent/uplink"
 )
 
@@ -26,6 +27,8 @@ type simulation struct {
 	churn    time.Duration
 	prefix   string
 	logLevel string
+	mute     int
+	events   int
 
 	facts uplink.Facts
 	synth *synthesizer
@@ -39,6 +42,8 @@ func (s *simulation) settings(e env) []setting {
 		{name: "interval", kind: "DURATION", def: "10s", help: "length of a window", set: span(&s.interval, 100*time.Millisecond, time.Hour)},
 		{name: "seed", kind: "N", env: "TELLTALE_SIMULATE_SEED", def: "1", help: "the same seed gives the same numbers at the same time", set: number(&s.seed, 0, 1<<31-1)},
 		{name: "churn", kind: "DURATION", env: "TELLTALE_SIMULATE_CHURN", def: "0s", help: "mean life of a stream before its agent reconnects; 0s: never", set: span(&s.churn, 0, 24*time.Hour)},
+		{name: "mute", kind: "N", env: "TELLTALE_SIMULATE_MUTE", def: "0", help: "how many of the agents, the last ones, accept tasks and never say more", set: number(&s.mute, 0, 100_000)},
+		{name: "events-per-min", kind: "N", env: "TELLTALE_SIMULATE_EVENTS", def: "0", help: "made-up events of each agent a minute", set: number(&s.events, 0, 600)},
 		{name: "prefix", kind: "NAME", env: "TELLTALE_SIMULATE_PREFIX", def: "sim-", help: "what the agents' names begin with", set: text(&s.prefix)},
 		{name: "log-level", kind: "LEVEL", def: "error", help: "debug, info, warn or error", set: text(&s.logLevel)},
 	}
@@ -59,6 +64,7 @@ type simulated struct {
 	index int
 	name  string
 	link  *uplink.Uplink
+	tasks *runner.Tasks // nil: mute
 }
 
 // enrolAtOnce bounds the enrolments in work.
@@ -96,6 +102,9 @@ func simulate(ctx context.Context, e env, args []string) error {
 	for _, a := range agents {
 		wg.Go(func() { s.connect(ctx, a) })
 		wg.Go(func() { s.produce(ctx, a) })
+		if s.events > 0 {
+			wg.Go(func() { s.happen(ctx, a) })
+		}
 	}
 	s.watch(ctx, e, agents)
 	wg.Wait()
@@ -124,7 +133,13 @@ func (s *simulation) prepare(ctx context.Context) ([]*simulated, error) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", a.name, err)
 			}
-			a.link = uplink.New(uplink.Config{Server: s.server, Facts: facts, QueueItems: 512, QueueBytes: 1 << 20}, id, s.log.With("agent", a.name))
+			log := s.log.With("agent", a.name)
+			var handler uplink.TaskHandler = s.synth.mute()
+			if i < s.n-s.mute {
+				a.tasks = s.synth.tasks(index, quiet(log, s.logLevel))
+				handler = a.tasks
+			}
+			a.link = uplink.New(uplink.Config{Server: s.server, Facts: facts, QueueItems: 512, QueueBytes: 1 << 20, Tasks: handler}, id, log)
 			agents[i] = a
 			return nil
 		})
@@ -133,17 +148,41 @@ func (s *simulation) prepare(ctx context.Context) ([]*simulated, error) {
 }
 
 // connect keeps the agent's stream, and cuts it now and then when asked to.
+// Its tasks end before the stream does.
 func (s *simulation) connect(ctx context.Context, a *simulated) {
-	for ctx.Err() == nil {
-		rctx, cancel := ctx, context.CancelFunc(func() {})
+	lctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	over := context.AfterFunc(ctx, func() {
+		defer stop()
+		if a.tasks == nil {
+			return
+		}
+		if err := a.tasks.Run(ctx); err != nil {
+			s.log.Error("tasks ended", "agent", a.name, "error", err)
+		}
+	})
+	defer over()
+	for lctx.Err() == nil {
+		rctx, cancel := lctx, context.CancelFunc(func() {})
 		if s.churn > 0 {
 			life := time.Duration(rand.ExpFloat64() * float64(s.churn))
-			rctx, cancel = context.WithTimeout(ctx, max(life, time.Second))
+			rctx, cancel = context.WithTimeout(lctx, max(life, time.Second))
 		}
 		if err := a.link.Run(rctx); err != nil {
 			s.log.Error("agent ended", "agent", a.name, "error", err)
 		}
 		cancel()
+	}
+}
+
+// happen lets the agent see made-up events.
+func (s *simulation) happen(ctx context.Context, a *simulated) {
+	events := runner.NewEvents(runner.EventConfig{}, s.synth.registry, a.link.PushEvent, quiet(s.log, s.logLevel))
+	done := make(chan error, 1)
+	go func() { done <- events.Run(ctx) }()
+	s.synth.happen(ctx, a.index, s.events, events.Emit)
+	if err := <-done; err != nil {
+		s.log.Error("events ended", "agent", a.name, "error", err)
 	}
 }
 
@@ -197,6 +236,8 @@ func (s *simulation) watch(ctx context.Context, e env, agents []*simulated) {
 type totals struct {
 	connected                               int
 	pushed, acked, dropped, failed, refused uint64
+	channels                                int
+	orders, events                          uint64
 }
 
 func total(agents []*simulated) (t totals) {
@@ -205,6 +246,11 @@ func total(agents []*simulated) (t totals) {
 		if st.Connected {
 			t.connected++
 		}
+		if st.ChannelOpen {
+			t.channels++
+		}
+		t.orders += st.Orders
+		t.events += st.EventsPushed
 		t.pushed += st.Pushed
 		t.acked += st.Acked
 		t.failed += st.Failures
@@ -217,6 +263,6 @@ func total(agents []*simulated) (t totals) {
 }
 
 func (t totals) String() string {
-	return fmt.Sprintf("%d connected, %d windows pushed, %d reports acknowledged, %d dropped, %d kept out, %d failed attempts",
-		t.connected, t.pushed, t.acked, t.dropped, t.refused, t.failed)
+	return fmt.Sprintf("%d connected, %d windows pushed, %d reports acknowledged, %d dropped, %d kept out, %d failed attempts, %d task channels, %d tasks, %d events",
+		t.connected, t.pushed, t.acked, t.dropped, t.refused, t.failed, t.channels, t.orders, t.events)
 }

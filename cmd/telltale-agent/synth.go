@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
-	"github.com/telltale-dev/telltale/agent/inspector/all"
 	"github.com/telltale-dev/telltale/agent/uplink"
 )
 
@@ -17,14 +16,14 @@ import (
 type synthesizer struct {
 	seed       uint64
 	interval   time.Duration
+	registry   *inspector.Registry
 	components []inspector.Component
 	layouts    []*inspector.Layout // parallel to components; shared by all agents
 }
 
 func newSynthesizer(seed uint64, interval time.Duration) *synthesizer {
-	var reg inspector.Registry
-	all.Register(&reg)
-	s := &synthesizer{seed: seed, interval: interval, components: reg.Components()}
+	reg := simulatedRegistry()
+	s := &synthesizer{seed: seed, interval: interval, registry: reg, components: reg.Components()}
 	for _, c := range s.components {
 		var series []inspector.Series
 		for _, m := range c.Metrics {
