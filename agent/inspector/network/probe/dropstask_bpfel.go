@@ -13,6 +13,22 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type dropsTaskClaim struct {
+	_       structs.HostLayout
+	G       dropsTaskGroup
+	Cgroup2 uint64
+	Packets uint64
+	Bytes   uint64
+	Counted uint32
+	Pad     uint32
+}
+
+type dropsTaskClaimKey struct {
+	_    structs.HostLayout
+	Sk   uint64
+	Task uint64
+}
+
 type dropsTaskGroup struct {
 	_        structs.HostLayout
 	Location uint64
@@ -80,6 +96,7 @@ type dropsTaskTally struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	dropsTaskMapClaims             = "claims"
 	dropsTaskMapControl            = "control"
 	dropsTaskMapCounts             = "counts"
 	dropsTaskMapGroups             = "groups"
@@ -91,6 +108,7 @@ const (
 	dropsTaskProgOwnRecv           = "own_recv"
 	dropsTaskProgOwnSend           = "own_send"
 	dropsTaskProgOwnState          = "own_state"
+	dropsTaskProgTraceClaim        = "trace_claim"
 	dropsTaskProgTraceDrop         = "trace_drop"
 	dropsTaskVarByCgroup           = "by_cgroup"
 	dropsTaskVarByReason           = "by_reason"
@@ -161,17 +179,19 @@ type dropsTaskSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type dropsTaskProgramSpecs struct {
-	OwnFiles  *ebpf.ProgramSpec `ebpf:"own_files"`
-	OwnRecv   *ebpf.ProgramSpec `ebpf:"own_recv"`
-	OwnSend   *ebpf.ProgramSpec `ebpf:"own_send"`
-	OwnState  *ebpf.ProgramSpec `ebpf:"own_state"`
-	TraceDrop *ebpf.ProgramSpec `ebpf:"trace_drop"`
+	OwnFiles   *ebpf.ProgramSpec `ebpf:"own_files"`
+	OwnRecv    *ebpf.ProgramSpec `ebpf:"own_recv"`
+	OwnSend    *ebpf.ProgramSpec `ebpf:"own_send"`
+	OwnState   *ebpf.ProgramSpec `ebpf:"own_state"`
+	TraceClaim *ebpf.ProgramSpec `ebpf:"trace_claim"`
+	TraceDrop  *ebpf.ProgramSpec `ebpf:"trace_drop"`
 }
 
 // dropsTaskMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type dropsTaskMapSpecs struct {
+	Claims    *ebpf.MapSpec `ebpf:"claims"`
 	Control   *ebpf.MapSpec `ebpf:"control"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
 	Groups    *ebpf.MapSpec `ebpf:"groups"`
@@ -232,6 +252,7 @@ func (o *dropsTaskObjects) Close() error {
 //
 // It can be passed to loadDropsTaskObjects or ebpf.CollectionSpec.LoadAndAssign.
 type dropsTaskMaps struct {
+	Claims    *ebpf.Map `ebpf:"claims"`
 	Control   *ebpf.Map `ebpf:"control"`
 	Counts    *ebpf.Map `ebpf:"counts"`
 	Groups    *ebpf.Map `ebpf:"groups"`
@@ -243,6 +264,7 @@ type dropsTaskMaps struct {
 
 func (m *dropsTaskMaps) Close() error {
 	return _DropsTaskClose(
+		m.Claims,
 		m.Control,
 		m.Counts,
 		m.Groups,
@@ -288,11 +310,12 @@ type dropsTaskVariables struct {
 //
 // It can be passed to loadDropsTaskObjects or ebpf.CollectionSpec.LoadAndAssign.
 type dropsTaskPrograms struct {
-	OwnFiles  *ebpf.Program `ebpf:"own_files"`
-	OwnRecv   *ebpf.Program `ebpf:"own_recv"`
-	OwnSend   *ebpf.Program `ebpf:"own_send"`
-	OwnState  *ebpf.Program `ebpf:"own_state"`
-	TraceDrop *ebpf.Program `ebpf:"trace_drop"`
+	OwnFiles   *ebpf.Program `ebpf:"own_files"`
+	OwnRecv    *ebpf.Program `ebpf:"own_recv"`
+	OwnSend    *ebpf.Program `ebpf:"own_send"`
+	OwnState   *ebpf.Program `ebpf:"own_state"`
+	TraceClaim *ebpf.Program `ebpf:"trace_claim"`
+	TraceDrop  *ebpf.Program `ebpf:"trace_drop"`
 }
 
 func (p *dropsTaskPrograms) Close() error {
@@ -301,6 +324,7 @@ func (p *dropsTaskPrograms) Close() error {
 		p.OwnRecv,
 		p.OwnSend,
 		p.OwnState,
+		p.TraceClaim,
 		p.TraceDrop,
 	)
 }

@@ -14,8 +14,11 @@ import (
 	"github.com/telltale-dev/telltale/agent/symbols"
 )
 
-// countNoName mirrors NO_NAME in bpf/drops_trace.bpf.c.
-const countNoName = taskCounts
+// Slots of the task's own counts, as in bpf/drops_trace.bpf.c.
+const (
+	countNoName  = taskCounts + iota // on an interface whose name is not known
+	countClaimed                     // whose owner was unknown at first
+)
 
 // dropTask is trace_network_drops.
 type dropTask struct {
@@ -61,7 +64,7 @@ func (d *dropTask) prepare(tr *trace) error {
 		}
 	}
 	tr.plan = plan{load: loadDropsTask, vars: vars, budget: 5_000_000, sample: d.sample, result: d.result,
-		programs: append(slices.Clone(owning), bpfload.Program{Name: "trace_drop"}), needed: []string{"trace_drop"}}
+		programs: append(slices.Clone(owning), bpfload.Program{Name: "trace_claim"}, bpfload.Program{Name: "trace_drop"}), needed: []string{"trace_drop"}, claimed: countClaimed}
 	return nil
 }
 

@@ -122,3 +122,16 @@ func (n *netns) filtered() uint64 {
 	}
 	return v
 }
+
+// calm ends a task at a moment when the namespace's counters do not move: what
+// is compared then belongs to one moment. They are given as increases.
+func calm(t *testing.T, n *netns, task *runningTask, before map[string]uint64) (*inspector.TaskResult, map[string]uint64) {
+	t.Helper()
+	first := n.fields()
+	r := task.end()
+	after := n.fields()
+	if !sameFields(first, after) {
+		t.Fatal("the kernel's counters moved while the task ended; the lab is not quiet")
+	}
+	return r, sub(after, before)
+}

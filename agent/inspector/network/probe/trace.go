@@ -33,6 +33,7 @@ type plan struct {
 	load     func() (*ebpf.CollectionSpec, error)
 	programs []bpfload.Program // in the order in which they attach
 	needed   []string          // without these the task cannot be done
+	claimed  int               // slot of counts that takes off the unknown ones; 0: none
 	vars     map[string]any
 	budget   uint64           // events of one CPU
 	sample   func(raw []byte) // one record of the ring; called by one goroutine at a time, under lock
@@ -232,6 +233,9 @@ func (tr *trace) result(from, to time.Time) (*inspector.TaskResult, error) {
 	tr.counts = counts
 	r := &inspector.TaskResult{From: from, To: to, Totals: map[string]uint64{}, Rows: []inspector.ResultRow{},
 		Lost: counts[countRingLost], Truncated: counts[countTruncated], Unknown: counts[countUnknown]}
+	if tr.plan.claimed != 0 {
+		r.Unknown -= min(r.Unknown, counts[tr.plan.claimed])
+	}
 	for _, c := range costs {
 		r.Lost += c.Missed
 	}

@@ -20,7 +20,7 @@ const volatile u32 want_ifindex = 0;
 const volatile u32 own_netns = 0;
 
 /* The task's own counters, mirrored in droptask.go. */
-enum { NO_NAME = TASK_COUNTS };
+enum { NO_NAME = TASK_COUNTS, CLAIMED };
 
 struct group {
 	u64 location; /* who called to drop it */
@@ -55,6 +55,25 @@ struct {
 	__type(key, struct rest_key);
 	__type(value, u64);
 } rest SEC(".maps");
+
+/* A socket that was never used before has no known owner while its first
+ * packet is dropped, but has one when the very same system call ends. */
+struct claim_key {
+	u64 sk, task;
+};
+
+struct claim {
+	struct group g;
+	u64 cgroup2, packets, bytes;
+	u32 counted, pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct claim_key);
+	__type(value, struct claim);
+} claims SEC(".maps");
 
 #define DEPTH 32
 
@@ -107,7 +126,7 @@ static __always_inline bool name_wanted(const char *name)
 	return true;
 }
 
-static __always_inline void tally_up(const struct group *g, u32 len, u64 cgroup2, const struct owner *o)
+static __always_inline void tally_up(const struct group *g, u64 packets, u64 len, u64 cgroup2, const struct owner *o)
 {
 	struct tally *v = bpf_map_lookup_elem(&groups, g);
 
@@ -119,8 +138,10 @@ static __always_inline void tally_up(const struct group *g, u32 len, u64 cgroup2
 		v = bpf_map_lookup_elem(&groups, g);
 	}
 	if (v) {
-		__sync_fetch_and_add(&v->packets, 1);
+		__sync_fetch_and_add(&v->packets, packets);
 		__sync_fetch_and_add(&v->bytes, len);
+		if (o && !v->owner.pid)
+			v->owner = *o;
 		return;
 	}
 	struct rest_key k = { g->location, g->reason, g->benign };
@@ -130,8 +151,70 @@ static __always_inline void tally_up(const struct group *g, u32 len, u64 cgroup2
 		n = bpf_map_lookup_elem(&rest, &k);
 	}
 	if (n)
-		__sync_fetch_and_add(n, 1);
-	count(OVERFLOW, 1);
+		__sync_fetch_and_add(n, packets);
+	count(OVERFLOW, packets);
+}
+
+static __always_inline void emit(u64 *ctx, const struct group *g, u32 len, u64 cgroup2, const struct owner *o, bool stack)
+{
+	if (!sampled())
+		return;
+	struct sample *s = bpf_ringbuf_reserve(&ring, sizeof(*s), 0);
+	if (!s) {
+		count(RING_LOST, 1);
+		return;
+	}
+	__builtin_memset(s, 0, sizeof(*s) - sizeof(s->stack));
+	s->at = bpf_ktime_get_ns();
+	s->cgroup2 = cgroup2;
+	s->len = len;
+	s->g = *g;
+	if (o)
+		s->owner = *o;
+	s->frames = stack ? bpf_get_stack(ctx, s->stack, sizeof(s->stack), 0) : 0;
+	bpf_ringbuf_submit(s, 0);
+}
+
+static __always_inline void ask(const struct sock *sk, const struct group *g, u32 len, u64 cgroup2, bool counted)
+{
+	struct claim_key k = { (u64)sk, bpf_get_current_pid_tgid() };
+	struct claim c = { .g = *g, .cgroup2 = cgroup2, .packets = 1, .bytes = len, .counted = counted };
+	struct claim *known = bpf_map_lookup_elem(&claims, &k);
+
+	if (known && known->g.reason == g->reason && known->g.location == g->location && known->counted == counted) {
+		known->packets += 1;
+		known->bytes += len;
+	} else if (!known)
+		bpf_map_update_elem(&claims, &k, &c, BPF_ANY);
+}
+
+/* Runs after own_send, which has learnt whose socket it is. */
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(trace_claim, struct sock *sk)
+{
+	struct claim_key k = { (u64)sk, bpf_get_current_pid_tgid() };
+	struct claim *c = bpf_map_lookup_elem(&claims, &k);
+
+	if (!c)
+		return 0;
+	struct claim mine = *c;
+	bpf_map_delete_elem(&claims, &k);
+	struct owner *o = owner_of(sk);
+	if (mine.counted) {
+		struct tally *v = bpf_map_lookup_elem(&groups, &mine.g);
+		if (v && o && !v->owner.pid)
+			v->owner = *o;
+		return 0;
+	}
+	enum verdict v = sock_wanted(sk);
+	if (v == UNSURE)
+		return 0;
+	count(CLAIMED, mine.packets); /* no longer unknown */
+	if (v == NO)
+		return 0;
+	tally_up(&mine.g, mine.packets, mine.bytes, mine.cgroup2, o);
+	emit(0, &mine.g, mine.bytes, mine.cgroup2, o, false);
+	return 0;
 }
 
 SEC("tp_btf/kfree_skb")
@@ -178,38 +261,32 @@ int trace_drop(u64 *ctx)
 		tuple_of_sock(sk, &g.t);
 	if (!tuple_wanted(&g.t))
 		return 0;
-	switch (sock_wanted(sk)) {
-	case NO:
-		return 0;
-	case UNSURE:
-		count(UNKNOWN, 1);
-		return 0;
-	case YES:
-		break;
-	}
 	g.location = ctx[1];
 	g.benign = harmless(&g.t, g.reason);
 	u32 len = BPF_CORE_READ(skb, len);
 	if (parsed) /* from the network header on, whatever was pulled already */
 		len += (u32)(BPF_CORE_READ(skb, data) - BPF_CORE_READ(skb, head)) - BPF_CORE_READ(skb, network_header);
-	struct owner *o = sk && full(sk) ? owner_of(sk) : 0;
-	u64 cgroup2 = sk && full(sk) ? cgroup2_of(sk) : 0;
-	tally_up(&g, len, cgroup2, o);
-	if (!sampled())
-		return 0;
-	struct sample *s = bpf_ringbuf_reserve(&ring, sizeof(*s), 0);
-	if (!s) {
-		count(RING_LOST, 1);
-		return 0;
+	struct owner *o = 0;
+	u64 cgroup2 = 0;
+	bool whole = sk && full(sk);
+	if (whole) {
+		o = owner_of(sk);
+		cgroup2 = cgroup2_of(sk);
 	}
-	__builtin_memset(s, 0, sizeof(*s) - sizeof(s->stack));
-	s->at = bpf_ktime_get_ns();
-	s->cgroup2 = cgroup2;
-	s->len = len;
-	s->g = g;
-	if (o)
-		s->owner = *o;
-	s->frames = bpf_get_stack(ctx, s->stack, sizeof(s->stack), 0);
-	bpf_ringbuf_submit(s, 0);
+	switch (sock_wanted(sk)) {
+	case NO:
+		return 0;
+	case UNSURE:
+		count(UNKNOWN, 1);
+		if (whole)
+			ask(sk, &g, len, cgroup2, false);
+		return 0;
+	case YES:
+		break;
+	}
+	tally_up(&g, 1, len, cgroup2, o);
+	if (whole && !o)
+		ask(sk, &g, len, cgroup2, true);
+	emit(ctx, &g, len, cgroup2, o, true);
 	return 0;
 }
