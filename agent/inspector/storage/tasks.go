@@ -35,11 +35,11 @@ func Tasks() []inspector.TaskKind {
 			Name: TraceSlowIO, Title: "Trace slow I/O", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{SignalLatency},
 			Help: "Which disk requests take long, on which device, and for whom: requests at or above threshold_ms, queue and device together, by device, operation, process and cgroup, " +
 				"with percentiles and the single requests. Use when storage latency is high or a slow_io event came. The process is the one that submitted the I/O; " +
-				"buffered writes are sent by the kernel later and are marked writeback. Next: monitor_device_io on the slow device, monitor_process_io on the busiest process.",
+				"buffered writes are sent by the kernel later and are marked by=kernel. Next: monitor_device_io on the slow device, monitor_process_io on the busiest process.",
 			Args: append([]inspector.Arg{
 				device, pid,
 				{Name: ArgCgroup, Kind: inspector.TextArg, Max: 512, Help: "only I/O charged to this cgroup or one below it: its path under the cgroup mount, or its id"},
-				{Name: ArgContainer, Kind: inspector.TextArg, Max: 128, Help: "only I/O charged to this container: its id or a prefix of at least 12 characters"},
+				{Name: ArgContainer, Kind: inspector.TextArg, Max: 128, Help: "only I/O charged to this container: its id or at least its first 8 digits"},
 				{Name: ArgOperation, Kind: inspector.EnumArg, Values: Operations[:], Help: "only this operation"},
 				{Name: ArgThreshold, Kind: inspector.IntArg, Min: 1, Max: 60_000, Default: 10, Help: "milliseconds from which a request counts as slow"},
 			}, trace...),

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/inspector"
 )
 
 // BenchmarkDirectReads reads blocks of a loop device whose file is in memory,
@@ -17,7 +18,7 @@ func BenchmarkDirectReads(b *testing.B) {
 	}
 	l := newLoop(b, 16<<20)
 	b.Run("off", func(b *testing.B) { l.read(b, b.N) })
-	c, err := New(Config{}, slog.New(slog.DiscardHandler))
+	c, err := New(Config{Emit: func(inspector.Occurrence) {}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

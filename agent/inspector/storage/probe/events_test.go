@@ -157,7 +157,34 @@ func TestErrorStorm(t *testing.T) {
 	}
 }
 
-// A ring without room and gates that are full lose what they lose, and say it.
+// A ring without room while nobody reads it: what is told and what is lost
+// add up.
+func TestFullRingOfEvents(t *testing.T) {
+	needRoot(t)
+	e := &ear{}
+	w := watch(t, Config{Emit: e.emit}, 4096, 0)
+	w.mu.Lock() // the reader waits with the first record in its hands
+	var failed uint64
+	for range 12 {
+		l := newLoop(t, 1<<20)
+		if err := os.Truncate(l.file, 0); err != nil {
+			t.Fatal(err)
+		}
+		failed += uint64(l.read(t, 8))
+	}
+	w.mu.Unlock()
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	n, records := e.sum(storage.IOError, "")
+	lost, _ := e.sum(eventLoss, "")
+	t.Logf("told %d with %d records, lost %d of %d", n, records, lost, failed)
+	if failed != 96 || n+lost != failed || lost == 0 || records == 0 {
+		t.Errorf("told %d with %d records, lost %d of %d", n, records, lost, failed)
+	}
+}
+
+// What finds no gate is lost, and said to be.
 func TestEventsLostAreCounted(t *testing.T) {
 	needRoot(t)
 	a, b := newLoop(t, 1<<20), newLoop(t, 1<<20)

@@ -397,3 +397,35 @@ func TestLedgerOfThreadsThatEnd(t *testing.T) {
 		t.Errorf("%+v, %+v", threads, ended)
 	}
 }
+
+// Buffered writes reach the disk from a kernel worker: the result says so and
+// names no process.
+func TestWritebackIsTheKernels(t *testing.T) {
+	needRoot(t)
+	l := newLoop(t, 4<<20)
+	r := perform(t, newTasks(t), storage.MonitorDeviceIO, map[string]any{"device": l.name}, func() {
+		f, err := os.OpenFile("/dev/"+l.name, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		before := l.stat(t)
+		unix.Sync() // wakes the kernel's flusher threads
+		until(t, "the writes arrive", func() bool { return l.stat(t)[1].bytes-before[1].bytes >= 1<<20 })
+	})
+	rows := rowsWith(r, map[string]string{"row": "process", "operation": "write", "by": "kernel"})
+	var bytes float64
+	for _, row := range rows {
+		bytes += row.Values["bytes"]
+		if !strings.HasPrefix(row.Labels["process"], "kworker") || row.Labels["pid"] != "" {
+			t.Errorf("%+v", row)
+		}
+	}
+	if bytes != 1<<20 || !strings.Contains(strings.Join(r.Notes, " "), "kernel threads") {
+		t.Errorf("%v bytes by the kernel: %+v", bytes, r)
+	}
+	t.Logf("%+v", rows)
+}

@@ -138,7 +138,14 @@ func (c *Collector) disabled(signal string) bool { return slices.Contains(c.cfg.
 func (c *Collector) Component() string { return storage.Name }
 
 // Costs lists what the running programs have cost; see bpfload.Cost.
-func (c *Collector) Costs() ([]bpfload.Cost, error) { return c.set.Costs() }
+func (c *Collector) Costs() ([]bpfload.Cost, error) {
+	costs, err := c.set.Costs()
+	if err != nil || c.watch == nil {
+		return costs, err
+	}
+	more, err := c.watch.set.Costs()
+	return append(costs, more...), err
+}
 
 // Capabilities tells for each signal how well it works and why.
 func (c *Collector) Capabilities() []inspector.Capability {

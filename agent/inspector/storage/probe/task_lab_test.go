@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -115,6 +116,46 @@ func newGroup(t *testing.T, controller string) (dir, path string) {
 		until(t, "the group is empty", func() bool { return os.Remove(dir) == nil })
 	})
 	return dir, path
+}
+
+// partition adds a partition to the loop device and returns its name.
+func (l *loop) partition(t *testing.T, start, length int64) string {
+	t.Helper()
+	info, err := unix.IoctlLoopGetStatus64(int(l.dev.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info.Flags |= unix.LO_FLAGS_PARTSCAN
+	if err := unix.IoctlLoopSetStatus64(int(l.dev.Fd()), info); err != nil {
+		t.Fatal(err)
+	}
+	// linux/blkpg.h
+	const add, del = 1, 2
+	part := struct {
+		start, length int64
+		number        int32
+		names         [128]byte
+	}{start: start, length: length, number: 1}
+	request := func(op int32) error {
+		arg := struct {
+			op, flags, size int32
+			data            unsafe.Pointer
+		}{op, 0, int32(unsafe.Sizeof(part)), unsafe.Pointer(&part)}
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, l.dev.Fd(), unix.BLKPG, uintptr(unsafe.Pointer(&arg))); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	if err := request(add); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := request(del); err != nil {
+			t.Error(err)
+		}
+	})
+	until(t, "the partition appears", func() bool { _, err := os.Stat("/dev/" + l.name + "p1"); return err == nil })
+	return l.name + "p1"
 }
 
 // throttled makes a group that reads bps bytes a second of the disk that

@@ -66,7 +66,7 @@ func (t *tasks) watch(ctx context.Context, tr *tracer, args inspector.Args, part
 			return true
 		}
 		if s, err := tr.look(); err == nil {
-			partial(report(s, false))
+			partial(short(report(s, false)))
 		}
 		return false
 	})
@@ -82,6 +82,18 @@ func (t *tasks) watch(ctx context.Context, tr *tracer, args inspector.Args, part
 		return nil, errors.Join(err, looked)
 	}
 	return report(s, true), err
+}
+
+// partialRows keeps a partial result far below inspector.MaxPartialBytes.
+const partialRows = 30
+
+func short(r *inspector.TaskResult) *inspector.TaskResult {
+	for _, row := range r.Rows[min(partialRows, len(r.Rows)):] {
+		r.OtherRows++
+		r.OtherCount += row.Count
+	}
+	r.Rows = r.Rows[:min(partialRows, len(r.Rows))]
+	return r
 }
 
 // wait calls tick once in partialEvery until the time is over, tick says

@@ -315,10 +315,11 @@ int BPF_PROG(rq_made, struct request *rq)
 	struct css_set___io *set = 0;
 	__u32 which = MOST_UNDER_WAY;
 
-	/* An entry of a request that never ended, at the same address. */
-	bpf_map_delete_elem(&owners, &key);
 	if ((rq->cmd_flags & REQ_OP_MASK) >= REQ_OP_PASSTHROUGH || !disk || !on_wanted_device(rq, disk))
 		return 0;
+	/* A request that never ended was at the same address. */
+	if (!bpf_map_delete_elem(&owners, &key))
+		count(UNDER_WAY, -1);
 	leader = BPF_CORE_READ(task, group_leader);
 	o.born = BPF_CORE_READ(leader, start_boottime);
 	o.tgid = task->tgid;
