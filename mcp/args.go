@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
@@ -23,6 +24,7 @@ type Arg struct {
 	Default  any // shown in the schema; the tool applies it
 	Min, Max int // bounds of an integer; Max 0 = none in the schema
 	Required bool
+	Raw      bool // decoded as it is: the tool checks it by the words of its task
 }
 
 type argKind string
@@ -39,6 +41,7 @@ const (
 const (
 	maxStringArg = 1024
 	maxListArg   = 50
+	shownEnum    = 8 // words of a list's values in its schema; more are named by a refusal
 )
 
 // schema writes the argument list as a portable JSON schema: one flat object,
@@ -61,18 +64,28 @@ func schema(args []Arg) json.RawMessage {
 		switch a.Kind {
 		case argStrings:
 			p.Items = map[string]any{"type": "string"}
-			if a.Enum != nil {
+			if len(a.Enum) > 0 && len(a.Enum) <= shownEnum {
 				p.Items["enum"] = a.Enum
 			}
 		case argLabels:
 			p.Extra = map[string]any{"type": "string"}
 		case argInt:
-			p.Minimum = &a.Min
+			if a.Min > 1 { // "at least one" says itself
+				p.Minimum = &a.Min
+			}
 			if a.Max > 0 {
 				p.Maximum = &a.Max
 			}
 		default:
 			p.Enum = a.Enum
+		}
+		switch a.Name { // in many tools: the instructions say once what they mean
+		case maxBytesName, formatArg.Name:
+			p.Minimum, p.Maximum, p.Default = nil, nil, nil
+		case nodeArg.Name, limitArg.Name, cursorArg.Name, fromArg.Name, toArg.Name:
+			p.Description = ""
+		case inspector.ArgSampleRate:
+			p.Default = nil // all
 		}
 		props[a.Name] = p
 		if a.Required {
@@ -117,7 +130,7 @@ func decodeArgs(tool string, args []Arg, raw json.RawMessage) (values, error) {
 		v, ok := sent[a.Name]
 		if !ok || string(v) == "null" {
 			if a.Required {
-				return nil, fault.Bad(a.Name, "this argument is required: %s", a.Words).Do("send it")
+				return nil, fault.Bad(a.Name, "this argument is required%s", a.meaning()).Do("send it")
 			}
 			continue
 		}
@@ -130,6 +143,13 @@ func decodeArgs(tool string, args []Arg, raw json.RawMessage) (values, error) {
 	return out, nil
 }
 
+func (a Arg) meaning() string {
+	if a.Words == "" {
+		return ""
+	}
+	return ": " + a.Words
+}
+
 func knownArgs(known []string) string {
 	if len(known) == 0 {
 		return "call it without arguments"
@@ -138,6 +158,13 @@ func knownArgs(known []string) string {
 }
 
 func (a Arg) decode(raw json.RawMessage) (any, error) {
+	if a.Raw {
+		var v any
+		if json.Unmarshal(raw, &v) != nil {
+			return nil, a.bad("is not valid JSON")
+		}
+		return v, nil
+	}
 	switch a.Kind {
 	case argString:
 		var s string

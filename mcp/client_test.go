@@ -121,7 +121,7 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestListenIsHonest: nothing changes yet that a client could wait for, so the
+// TestListenIsHonest: without events nothing changes that a client could wait for, so the
 // acknowledgement offers nothing and the stream ends.
 func TestListenIsHonest(t *testing.T) {
 	w := start(t, stub{}, nil)

@@ -19,8 +19,10 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
+const maxBytesName = "max_bytes"
+
 // maxBytes is the argument with which a caller raises an answer's budget.
-var maxBytes = Arg{Name: "max_bytes", Kind: argInt, Min: 1024, Max: tenants.MaxAnswerBytes, Default: tenants.AnswerBytes}
+var maxBytes = Arg{Name: maxBytesName, Kind: argInt, Min: 1024, Max: tenants.MaxAnswerBytes, Default: tenants.AnswerBytes}
 
 // guard makes the one handler that stands around every tool: scope, deadline,
 // arguments, the byte budget and the audit line. A panic is caught above it.
@@ -42,7 +44,7 @@ func (h *Handler) guard(t Tool) sdk.ToolHandler {
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		res, err = h.answer(ctx, t, caller.scope, req.Params.Arguments)
+		res, err = h.answer(ctx, t, caller, req)
 		if err != nil {
 			f := toFault(ctx, err, limit)
 			outcome, reason = f.Kind.String(), f.Reason
@@ -59,19 +61,30 @@ func (h *Handler) guard(t Tool) sdk.ToolHandler {
 
 // answer runs the tool and fits what it says into the budget: an answer that
 // is too large is asked for again with fewer rows, so that its cursor stays
-// exact and no JSON is ever cut.
-func (h *Handler) answer(ctx context.Context, t Tool, scope tenants.Scope, raw json.RawMessage) (*sdk.CallToolResult, error) {
-	args, err := decodeArgs(t.Name, t.Args, raw)
+// exact and no JSON is ever cut. A tool that starts something is not run
+// again: it says itself how to show less of what it found.
+func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	args, err := decodeArgs(t.Name, t.Args, req.Params.Arguments)
 	if err != nil {
 		return nil, err
 	}
-	budget := args.int(maxBytes.Name, tenants.AnswerBytes)
-	call := Call{Scope: scope, Args: args, Now: h.now()}
-	for range 4 {
-		ans, err := t.Run(ctx, call)
+	if t.Gated {
+		leave, err := h.gate.enter(c.scope)
 		if err != nil {
 			return nil, err
 		}
+		defer leave()
+	}
+	progress, done := h.progress(ctx, req)
+	defer done()
+	budget := args.int(maxBytes.Name, tenants.AnswerBytes)
+	call := Call{Scope: c.scope, Args: args, Now: h.now(), Modern: c.modern, progress: progress}
+	ans, err := t.Run(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	for range 6 {
+		note(ctx, ans)
 		body, err := encode(ans.Body)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)
@@ -91,9 +104,17 @@ func (h *Handler) answer(ctx context.Context, t Tool, scope tenants.Scope, raw j
 			break
 		}
 		call.rows = max(1, min(ans.Rows-1, ans.Rows*budget*9/(size*10)))
+		if ans.Fit != nil {
+			ans = ans.Fit(call.rows)
+		} else if ans, err = t.Run(ctx, call); err != nil {
+			return nil, err
+		}
 	}
-	return nil, fault.Newf(fault.Exhausted, "answer_too_large", "one row of the answer is larger than the %d bytes allowed", budget).
-		Do("ask for fewer nodes, metrics or a shorter window, or raise max_bytes where the tool has it")
+	f := fault.Newf(fault.Exhausted, "answer_too_large", "one row of the answer is larger than the %d bytes allowed", budget)
+	if ans.Task != nil {
+		return nil, f.Do("call check_task_result with ticket_id " + ans.Task.Ticket + " and a larger max_bytes")
+	}
+	return nil, f.Do("ask for fewer nodes, metrics or a shorter window, or raise max_bytes where the tool has it")
 }
 
 // toFault makes the fault that the caller sees. A deadline says its length.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -243,4 +244,20 @@ func FuzzArguments(f *testing.F) {
 			_, _, _ = (Call{Args: got, Now: noon}).window()
 		}
 	})
+}
+
+// eventually waits until what holds, within a bound.
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("it never came true")
+		}
+	}
 }

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -50,8 +51,8 @@ func refuseVersion(h http.Header, m message) *wireError {
 // cannot offer. It stands before the SDK, which would accept a subscription
 // that nobody could ever be told of, and which drops the data of an error with
 // this code. In the new era these methods do not exist and the SDK says so.
-func refuseLegacy(h http.Header, m message) *wireError {
-	if h.Get(versionHeader) == modernVersion || !m.call() {
+func refuseLegacy(modern bool, m message) *wireError {
+	if modern || !m.call() {
 		return nil
 	}
 	next := map[string]string{
@@ -59,6 +60,9 @@ func refuseLegacy(h http.Header, m message) *wireError {
 		"resources/unsubscribe": "nothing is subscribed",
 		"logging/setLevel":      "answers carry their own notes",
 	}[m.Method]
+	if slices.Contains(handleMethods, m.Method) { // the old era had other methods of these names
+		return &wireError{Status: http.StatusOK, Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + m.Method + "; use check_task_result and cancel_task with the ticket_id"}
+	}
 	if next == "" {
 		return nil
 	}
@@ -72,6 +76,7 @@ func legacy(next sdk.MethodHandler) sdk.MethodHandler {
 		res, err := next(ctx, method, req)
 		if init, ok := res.(*sdk.InitializeResult); ok && init != nil && init.Capabilities != nil {
 			caps := init.Capabilities // the SDK makes a fresh copy for each request
+			caps.Extensions = nil
 			if caps.Tools != nil {
 				caps.Tools.ListChanged = false
 			}

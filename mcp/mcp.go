@@ -56,6 +56,8 @@ type Config struct {
 	StrictEras  bool          // refuse the requests that mixed-era clients send (mcp.tolerate_mixed_era off)
 	Pulse       time.Duration // silence before a comment on an event stream; zero means 20 s
 	ServerCache int           // servers kept; zero means 512
+	ListenFor   time.Duration // longest life of a stream of updates, so that a revoked caller goes; zero means 15 min
+	ListenPace  time.Duration // least time between two updates of a stream; zero means 1 s
 	Now         func() time.Time
 }
 
@@ -68,10 +70,13 @@ type Handler struct {
 	log     *slog.Logger
 	now     func() time.Time
 	tools   []Tool
+	prompts []prompt
 	servers *serverCache
 	stream  *sdk.StreamableHTTPHandler
 	mixed   atomic.Uint64
 	tally   tally
+	gate    gate
+	listens listens
 }
 
 // New makes a Handler.
@@ -82,6 +87,12 @@ func New(cfg Config) *Handler {
 	if cfg.ServerCache <= 0 {
 		cfg.ServerCache = 512
 	}
+	if cfg.ListenFor <= 0 {
+		cfg.ListenFor = 15 * time.Minute
+	}
+	if cfg.ListenPace <= 0 {
+		cfg.ListenPace = listenPace
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -89,6 +100,9 @@ func New(cfg Config) *Handler {
 		cfg.Version = "dev"
 	}
 	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: toolTable(cfg.Services), servers: newServerCache(cfg.ServerCache)}
+	if cfg.Services.Events != nil && cfg.Services.Tasks != nil {
+		h.prompts = prompts() // they speak of both
+	}
 	h.stream = sdk.NewStreamableHTTPHandler(
 		func(r *http.Request) *sdk.Server { c, _ := callerOf(r.Context()); return c.server },
 		&sdk.StreamableHTTPOptions{
@@ -115,6 +129,9 @@ type caller struct {
 	scope     tenants.Scope
 	reference string
 	server    *sdk.Server
+	modern    bool            // 2026-07-28: the request's end reaches the tool
+	handles   bool            // the client declared that it understands task handles
+	acked     <-chan struct{} // of a stream of updates: closed when its subscriptions are in force
 }
 
 type callerKey struct{}
@@ -172,15 +189,26 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.cfg.Challenger.InsufficientScope(w, r, scope, need)
 		return
 	}
-	ctx := context.WithValue(r.Context(), callerKey{}, caller{scope, reference, h.server(scope, v)})
-	req := r.Clone(ctx)
+	req := r.Clone(r.Context())
 	if !h.cfg.StrictEras && tolerate(req.Header, msg) {
 		h.mixed.Add(1)
 	}
-	if e := refuseLegacy(req.Header, msg); e != nil {
+	modern := req.Header.Get(versionHeader) == modernVersion
+	if e := refuseLegacy(modern, msg); e != nil {
 		h.refuse(w, msg.ID, e)
 		return
 	}
+	if e := refuseUndeclared(modern, msg); e != nil {
+		h.refuse(w, msg.ID, e)
+		return
+	}
+	c := caller{scope: scope, reference: reference, modern: modern, handles: modern && msg.Handles}
+	if modern && msg.Method == listenMethod {
+		c.server, c.acked = h.listenServer(scope, v)
+	} else {
+		c.server = h.server(scope, v)
+	}
+	req = req.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	// A stream may last longer than any time-out of the listener.
 	rc := http.NewResponseController(w)
@@ -239,8 +267,11 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *wireError) {
 // hides stays unknown, or clients would step up for ever.
 func (h *Handler) missingScope(scope tenants.Scope, v view, m message) (tenants.Scopes, bool) {
 	switch m.Method {
-	case "resources/read":
+	case "resources/read", "prompts/get", tasksGet, tasksUpdate:
 		return tenants.Read, !scope.Granted.Has(tenants.Read)
+	case tasksCancel:
+		m.Name = cancelTask
+		fallthrough
 	case "tools/call":
 		for _, t := range h.tools {
 			if t.Name == m.Name && v.shows(t) {

@@ -15,8 +15,8 @@ import (
 
 // Arguments of the tools that read a span of time.
 var (
-	fromArg   = Arg{Name: "from", Kind: argString, Words: `start: RFC 3339 time, or duration before now such as "15m"; default 5m`}
-	toArg     = Arg{Name: "to", Kind: argString, Words: "end, the same forms; default now"}
+	fromArg   = Arg{Name: "from", Kind: argString, Words: `RFC 3339 time, or duration before now such as "15m"; default 5m`}
+	toArg     = Arg{Name: "to", Kind: argString, Words: "the same; default now"}
 	formatArg = Arg{Name: "format", Kind: argString, Enum: []string{"concise", "detailed"}, Default: "concise"}
 )
 
@@ -35,8 +35,8 @@ func observeMetrics(s Services) []Tool {
 	return []Tool{
 		{
 			Name: "metrics_summary", Title: "Metrics summary", Set: observeSet, Scope: tenants.Read,
-			Description: "State of one module (all its metrics: rates, totals, levels, latency percentiles, greatest label sets) over a span of time, on one node or over all. " +
-				"Use it for \"how is the network/disk/CPU\". A value that is not known is left out with its reason, never 0. Then query_metrics for the course of one metric or the nodes that stand out.",
+			Description: "All metrics of one module (rates, totals, levels, percentiles, greatest label sets) over a span, on one node or over all. " +
+				"Use it for \"how is the network/disk/CPU\". Unknown values are left out with their reason. Then query_metrics.",
 			Args: []Arg{
 				{Name: "module", Kind: argString, Enum: s.modules(), Required: true, Words: "what to sum up"},
 				nodeArg, labelsArg, fromArg, toArg, formatArg, maxBytes,
@@ -46,18 +46,18 @@ func observeMetrics(s Services) []Tool {
 		},
 		{
 			Name: "query_metrics", Title: "Query metrics", Set: observeSet, Scope: tenants.Read,
-			Description: "Series of named metrics over time: per node and label set, the top N of all, or one series per cohort of nodes (group = a node label). " +
-				"Use it to see when something changed, which node is worst, or how cohorts differ. metrics_summary lists the metric names.",
+			Description: "Series of named metrics: per node and label set, the top N, or one per cohort of nodes (group = a node label). " +
+				"Use it to see when something changed, which node is worst, or how cohorts differ. metrics_summary lists the names.",
 			Args: []Arg{
 				{Name: "metrics", Kind: argStrings, Required: true, Words: `1 to 20 full names, e.g. "network.retransmit_segments"`},
 				nodeArg,
-				{Name: "node_labels", Kind: argLabels, Words: "only nodes with all of these labels"},
-				{Name: "labels", Kind: argLabels, Words: `only series with all of these labels, e.g. {"device":"sda"}`},
+				{Name: "node_labels", Kind: argLabels, Words: "only nodes with all of these"},
+				{Name: "labels", Kind: argLabels, Words: `only series with these, e.g. {"device":"sda"}`},
 				fromArg, toArg,
-				{Name: "step_s", Kind: argInt, Min: 10, Words: "seconds a point covers, a multiple of 10; default: 30 points"},
+				{Name: "step_s", Kind: argInt, Min: 10, Words: "a multiple of 10; default: 30 points"},
 				{Name: "top", Kind: argInt, Min: 1, Max: 100, Words: "only the N greatest series"},
-				{Name: "by", Kind: argString, Enum: []string{"avg", "max", "last", "sum"}, Words: "order of top; default avg"},
-				{Name: "group", Kind: argString, Words: "node label key that forms the cohorts"},
+				{Name: "by", Kind: argString, Enum: []string{"avg", "max", "last", "sum"}, Words: "default avg"},
+				{Name: "group", Kind: argString, Words: "node label key"},
 				series, cursorArg, formatArg, maxBytes,
 			},
 			Output: seriesAnswer{},

@@ -18,7 +18,7 @@ const observeSet = "observe"
 // Arguments that several tools share.
 var (
 	nodeArg   = Arg{Name: "node", Kind: argString, Words: "node id or unique name"}
-	labelsArg = Arg{Name: "labels", Kind: argLabels, Words: "only nodes that carry all of these labels"}
+	labelsArg = Arg{Name: "labels", Kind: argLabels, Words: "only nodes with all of these"}
 	limitArg  = Arg{Name: "limit", Kind: argInt, Min: 1, Default: tenants.DefaultListRows, Words: "rows; more than 200 is clamped with a note"}
 	cursorArg = Arg{Name: "cursor", Kind: argString, Words: "next_cursor of the answer before"}
 )
@@ -34,15 +34,15 @@ func observeNodes(s Services) []Tool {
 	return []Tool{
 		{
 			Name: "fleet_overview", Title: "Fleet overview", Set: observeSet, Scope: tenants.Read,
-			Description: "State of all nodes at this moment: how many by status, the busiest nodes by headline metric, signals that do not work fully and why, data that was kept out. " +
-				"Start here when the question names no node. Then list_nodes for the nodes behind a number, or metrics_summary for a module.",
+			Description: "State of all nodes now: how many by status, the busiest by headline metric, signals that do not work fully and why. " +
+				"Start here when the question names no node. Then list_nodes or metrics_summary.",
 			Output: overviewAnswer{},
 			Run:    func(ctx context.Context, c Call) (Answer, error) { return fleetOverview(ctx, s.Fleet, c) },
 		},
 		{
 			Name: "list_nodes", Title: "List nodes", Set: observeSet, Scope: tenants.Read,
-			Description: "Nodes with status, labels, last sign of life, version and clock skew, by name, in pages. " +
-				"Use it to find a node's id or name, or which nodes are offline or carry a label. Then get_node for one of them.",
+			Description: "Nodes with status, labels, last sign of life, version and clock skew. " +
+				"Use it to find a node's id or name, or which are offline or carry a label. Then get_node.",
 			Args: []Arg{
 				{Name: "status", Kind: argStrings, Enum: statuses, Words: "any of these statuses"},
 				labelsArg,
@@ -54,8 +54,8 @@ func observeNodes(s Services) []Tool {
 		},
 		{
 			Name: "get_node", Title: "Get node", Set: observeSet, Scope: tenants.Read,
-			Description: "Everything known about one node: status and sessions, clock skew, latest headline values, what each signal can measure and from which source (bpf or proc) with the reason when it is degraded or off, lost and quarantined data, certificate expiry. " +
-				"Use it when a node is named, silent or its numbers are missing. Then metrics_summary with the same node.",
+			Description: "Everything known about one node: status, latest headline values, what each signal can measure and from which source (bpf or proc), with the reason when it is degraded or off, lost data. " +
+				"Use it when a node is silent or its numbers are missing. Then metrics_summary.",
 			Args:   []Arg{required, maxBytes},
 			Output: nodeAnswer{},
 			Run:    func(ctx context.Context, c Call) (Answer, error) { return getNode(ctx, s.Fleet, c) },

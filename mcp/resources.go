@@ -131,12 +131,14 @@ func (h *Handler) resourceError(ctx context.Context, f *fault.Error, uri string,
 	return &jsonrpc.Error{Code: code, Message: cleanLines(f.Msg), Data: data}
 }
 
-// complete offers the names of nodes for the node template.
+// complete offers the names of nodes for the node template and for prompts.
 func (h *Handler) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
 	out := &sdk.CompleteResult{Completion: sdk.CompletionResultDetails{Values: []string{}}}
 	c, ok := callerOf(ctx)
-	if !ok || req.Params.Ref == nil || req.Params.Ref.Type != "ref/resource" || req.Params.Argument.Name != "node" ||
-		!strings.HasPrefix(req.Params.Ref.URI, nodePrefix) {
+	if !ok || req.Params.Ref == nil || req.Params.Argument.Name != nodeArg.Name {
+		return out, nil
+	}
+	if ref := req.Params.Ref; ref.Type != "ref/prompt" && (ref.Type != "ref/resource" || !strings.HasPrefix(ref.URI, nodePrefix)) {
 		return out, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -62,26 +62,31 @@ func (c *serverCache) get(key string, build func(*sdk.SchemaCache) *sdk.Server) 
 	return s
 }
 
-// server picks the caller's server: what its scopes and the URL leave over.
-func (h *Handler) server(scope tenants.Scope, v view) *sdk.Server {
-	var allowed []Tool
-	names := []string{}
+// allowed lists the tools of a caller: what its scopes and the URL leave over.
+func (h *Handler) allowed(scope tenants.Scope, v view) (list []Tool, names []string) {
+	names = []string{}
 	for _, t := range h.tools {
 		if v.shows(t) && scope.Granted.Has(t.Scope) {
-			allowed = append(allowed, t)
+			list = append(list, t)
 			names = append(names, t.Name)
 		}
 	}
 	sort.Strings(names)
+	return list, names
+}
+
+// server picks the caller's server.
+func (h *Handler) server(scope tenants.Scope, v view) *sdk.Server {
+	list, names := h.allowed(scope, v)
 	key := fmt.Sprintf("%s|%s|%s|%t", scope.Tenant, scope.Granted.Effective(), strings.Join(names, ","), v.schemas)
 	return h.servers.get(key, func(schemas *sdk.SchemaCache) *sdk.Server {
-		return h.build(allowed, scope.Granted.Has(tenants.Read), v.schemas, schemas)
+		return h.build(list, scope.Granted.Has(tenants.Read), v.schemas, schemas)
 	})
 }
 
 // build makes one server. It advertises what is registered and nothing else:
 // no logging, and no list-changed messages while nothing ever changes a list.
-func (h *Handler) build(allowed []Tool, resources, withSchemas bool, schemas *sdk.SchemaCache) *sdk.Server {
+func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.SchemaCache) *sdk.Server {
 	caps := &sdk.ServerCapabilities{}
 	opts := &sdk.ServerOptions{
 		Instructions: strings.TrimSpace(instructions),
@@ -92,17 +97,33 @@ func (h *Handler) build(allowed []Tool, resources, withSchemas bool, schemas *sd
 	if len(allowed) > 0 {
 		caps.Tools = &sdk.ToolCapabilities{}
 	}
-	if resources {
+	svc := h.cfg.Services
+	if read {
 		caps.Resources = &sdk.ResourceCapabilities{}
 		opts.CompletionHandler = h.complete
+		if svc.Events != nil || svc.Tasks != nil { // what may be subscribed to is decided by listen
+			opts.SubscribeHandler = func(context.Context, *sdk.SubscribeRequest) error { return nil }
+			opts.UnsubscribeHandler = func(context.Context, *sdk.UnsubscribeRequest) error { return nil }
+		}
+		if len(h.prompts) > 0 {
+			caps.Prompts = &sdk.PromptCapabilities{}
+		}
+	}
+	if find(allowed, checkTask) != nil {
+		caps.AddExtension(handleExtension, nil)
 	}
 	s := sdk.NewServer(&sdk.Implementation{Name: "telltale", Title: "Telltale", Version: h.cfg.Version}, opts)
 	for _, t := range allowed {
 		s.AddTool(t.word(withSchemas), h.guard(t))
 	}
-	if resources {
+	if read {
 		h.addResources(s)
+		h.addEventResources(s)
+		h.addPrompts(s)
 	}
-	s.AddReceivingMiddleware(h.recoverer, legacy)
+	if err := h.addHandles(s, allowed); err != nil {
+		panic(err) // the names of the methods are constants
+	}
+	s.AddReceivingMiddleware(h.recoverer, legacy, h.handles, h.listen)
 	return s
 }

@@ -11,11 +11,9 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
-	"github.com/telltale-dev/telltale/tenants/fleet"
-	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/tenants/tasks"
 )
 
 // Tool is one row of the table of tools: everything the adapter, its guard and
@@ -27,6 +25,9 @@ type Tool struct {
 	Set         string
 	Scope       tenants.Scopes
 	Writes      bool // changes something; hidden by ?readonly=1
+	Destructive bool // what it changes cannot be had back; only of a tool that writes
+	Repeatable  bool // a second call changes nothing more; only of a tool that writes
+	Gated       bool // counts against the calls that one principal may have waiting
 	Args        []Arg
 	Secret      []string      // arguments whose values never reach a log line
 	Deadline    time.Duration // zero: shortTask
@@ -42,7 +43,11 @@ type Call struct {
 	Scope tenants.Scope
 	Args  values
 	Now   time.Time
-	rows  int // rows that the byte budget leaves; 0 while unknown
+	// Modern: the request's end is told to the tool, so that an abandoned call
+	// can cancel its work; a call of the initialize era runs out.
+	Modern   bool
+	progress func(done, total float64, message string)
+	rows     int // rows that the byte budget leaves; 0 while unknown
 }
 
 // limit reads the row limit of a list: clamped to what one answer may hold,
@@ -68,12 +73,22 @@ type Answer struct {
 	Body any
 	Text string
 	Rows int // rows that a smaller limit would leave out; 0 when it has none
+	// Fit says the same with fewer rows, from what is already known; nil: the
+	// tool may be run again.
+	Fit     func(rows int) Answer
+	Task    *tasks.Task // the task that the answer is about, if it is about one
+	Started bool        // this call started Task and it goes on
 }
 
 // hints are what a client may tell its user before a call.
 func (t Tool) hints() *sdk.ToolAnnotations {
-	no, destructive := false, t.Writes
-	return &sdk.ToolAnnotations{Title: t.Title, ReadOnlyHint: !t.Writes, IdempotentHint: !t.Writes, OpenWorldHint: &no, DestructiveHint: &destructive}
+	no := false
+	a := &sdk.ToolAnnotations{ReadOnlyHint: !t.Writes, IdempotentHint: !t.Writes || t.Repeatable, OpenWorldHint: &no}
+	if t.Writes { // the hint has no meaning for a tool that only reads
+		destructive := t.Destructive
+		a.DestructiveHint = &destructive
+	}
+	return a
 }
 
 func (t Tool) word(schemas bool) *sdk.Tool {
@@ -152,45 +167,6 @@ func (v view) shows(t Tool) bool {
 		return slices.Contains(v.sets, t.Set)
 	}
 	return true
-}
-
-// Fleet answers about nodes; tenants/fleet satisfies it.
-type Fleet interface {
-	Overview(context.Context, tenants.Scope) (fleet.Overview, error)
-	List(context.Context, tenants.Scope, fleet.ListQuery) (fleet.Page, error)
-	Get(ctx context.Context, scope tenants.Scope, ref string) (fleet.NodeDetail, error)
-}
-
-// Metrics answers about measured values; tenants/metrics satisfies it.
-type Metrics interface {
-	Summary(context.Context, tenants.Scope, metrics.SummaryQuery) (metrics.Summary, error)
-	Query(context.Context, tenants.Scope, metrics.Query) (metrics.Result, error)
-}
-
-// Services is what the tools and resources ask.
-type Services struct {
-	Fleet    Fleet
-	Metrics  Metrics
-	Registry *inspector.Registry // complete; names the modules
-}
-
-// modules lists the components that have metrics, in the registry's order.
-func (s Services) modules() []string {
-	out := []string{}
-	for _, c := range s.Registry.Components() {
-		if len(c.Metrics) > 0 {
-			out = append(out, c.Name)
-		}
-	}
-	return out
-}
-
-// toolTable is the one list of all tools. A tool set adds its line here.
-func toolTable(s Services) []Tool {
-	return slices.Concat(
-		observeNodes(s),
-		observeMetrics(s),
-	)
 }
 
 // Next is a step that a finding suggests.

@@ -16,16 +16,22 @@ import (
 )
 
 // scopesOfSet says which scope each tool set needs.
-var scopesOfSet = map[string]tenants.Scopes{observeSet: tenants.Read}
+var scopesOfSet = map[string]tenants.Scopes{observeSet: tenants.Read, diagnoseSet: tenants.Diagnose}
 
 // internalWords must not reach a client: names of tables, packages and parts.
 var internalWords = regexp.MustCompile(`(?i)\b(postgres|sql|pgx|tenantdb|goroutine|panic|row.level|win_\w+|node_head|microdcs|deepsight|cronstable)\b`)
 
+// allTools is the table with everything that is optional.
+func allTools() []Tool {
+	b := newBackend()
+	return toolTable(Services{Registry: b.reg, Tasks: fakeTasks{b}, Events: fakeEvents{b}, Explain: fakeExplain{b}})
+}
+
 func TestEveryTool(t *testing.T) {
 	seen := map[string]bool{}
-	for _, tool := range toolTable(Services{Registry: registry()}) {
+	for _, tool := range allTools() {
 		t.Run(tool.Name, func(t *testing.T) {
-			if !regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(tool.Name) || len(tool.Name) > 25 {
+			if !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(tool.Name) || len(tool.Name) > 25 {
 				t.Error("a name is verb_noun of at most 25 characters")
 			}
 			if seen[tool.Name] {
@@ -35,14 +41,14 @@ func TestEveryTool(t *testing.T) {
 			if want, ok := scopesOfSet[tool.Set]; !ok || tool.Scope != want {
 				t.Errorf("set %q and scope %s do not fit", tool.Set, tool.Scope)
 			}
-			if tool.Title == "" || len(tool.Description) < 80 || len(tool.Description) > 700 || !strings.Contains(tool.Description, "Use it") && !strings.Contains(tool.Description, "Start here") {
+			if tool.Title == "" || len(tool.Description) < 80 || len(tool.Description) > 700 || !strings.Contains(tool.Description, "Use ") && !strings.Contains(tool.Description, "Start here") {
 				t.Errorf("title %q, description of %d bytes: say what it answers, when to use it, what next", tool.Title, len(tool.Description))
 			}
 			if !strings.Contains(instructions, tool.Name) {
 				t.Error("the instructions do not say which question starts with it")
 			}
 			hints := tool.hints()
-			if hints.OpenWorldHint == nil || *hints.OpenWorldHint || hints.ReadOnlyHint == tool.Writes || hints.DestructiveHint == nil || *hints.DestructiveHint != tool.Writes {
+			if hints.OpenWorldHint == nil || *hints.OpenWorldHint || hints.ReadOnlyHint == tool.Writes || tool.Writes != (hints.DestructiveHint != nil) || tool.Writes && *hints.DestructiveHint != tool.Destructive {
 				t.Errorf("hints %+v", hints)
 			}
 			if tool.Output == nil || tool.Run == nil {
@@ -57,6 +63,9 @@ func TestEveryTool(t *testing.T) {
 			}
 			checkSchema(t, schema(tool.Args), tool.Args)
 			checkPortable(t, outputSchema(tool.Output))
+			if _, task := fullRegistry().Task(tool.Name); task != tool.Gated || task && tool.Deadline <= shortTask {
+				t.Error("a tool that starts work on nodes counts against the gate and may take longer than its longest wait")
+			}
 			for _, a := range tool.Args {
 				if a.Name == "limit" && a.Max != 0 {
 					t.Error("limit has no maximum in the schema: it is clamped")
@@ -124,7 +133,7 @@ func toolList(t *testing.T, w *world, bearer, query string) json.RawMessage {
 }
 
 func TestDefaultListIsSmall(t *testing.T) {
-	w := start(t, stub{}, nil)
+	w := start(t, stub{}, withBackend(newBackend()))
 	if n := len(toolList(t, w, "read,diagnose", "")) / 4; n > 4000 {
 		t.Errorf("the default list costs %d tokens, at most 4000 are allowed", n)
 	} else {
@@ -144,10 +153,10 @@ func TestDefaultListIsSmall(t *testing.T) {
 // TestToolSnapshots keeps every word that a client sees of the tools: a change
 // must be accepted in the golden file.
 func TestToolSnapshots(t *testing.T) {
-	w := start(t, stub{}, nil)
+	w := start(t, stub{}, withBackend(newBackend()))
 	ar := &txtar.Archive{Comment: []byte("tools/list by scopes of the caller and query of the URL; go test ./mcp -update accepts a change\n")}
 	for _, c := range []struct{ bearer, query string }{
-		{"read", ""}, {"read,diagnose", ""}, {"payloads", ""}, {"admin", ""}, {"read", "?readonly=1&exclude=query_metrics"},
+		{"read", ""}, {"read,diagnose", ""}, {"payloads", ""}, {"admin", ""}, {"read,diagnose", "?toolsets=diagnose&readonly=1&exclude=trace_slow_io"},
 	} {
 		ar.Files = append(ar.Files, txtar.File{Name: c.bearer + c.query, Data: pretty(t, toolList(t, w, c.bearer, c.query))})
 	}
@@ -162,8 +171,13 @@ func TestToolSnapshots(t *testing.T) {
 
 func TestOutputSchemaSnapshots(t *testing.T) {
 	ar := &txtar.Archive{Comment: []byte("shape of the structured answers\n")}
-	for _, tool := range toolTable(Services{Registry: registry()}) {
+	for _, tool := range allTools() {
 		ar.Files = append(ar.Files, txtar.File{Name: tool.Name, Data: pretty(t, outputSchema(tool.Output))})
+	}
+	for i := 1; i < len(ar.Files); i++ {
+		if j := slices.IndexFunc(ar.Files[:i], func(f txtar.File) bool { return bytes.Equal(f.Data, ar.Files[i].Data) }); j >= 0 {
+			ar.Files[i].Data = fmt.Appendf(nil, "the same as %s\n", ar.Files[j].Name)
+		}
 	}
 	golden(t, "outputs.txtar", txtar.Format(ar))
 }

@@ -19,8 +19,12 @@ const maxNesting = 64
 type message struct {
 	ID     json.RawMessage // nil for a notification or a response
 	Method string          // empty for a response
-	Name   string          // the tool of tools/call, the URI of resources/read
+	Name   string          // the tool of tools/call, the URI of resources/read, the prompt of prompts/get, the task of tasks/*
 	Modern bool            // the params carry per-request protocol metadata (2026-07-28)
+	// Handles: the metadata declare the extension of task handles.
+	Handles bool
+	// TaskNews: subscriptions/listen asks for news of task handles.
+	TaskNews bool
 }
 
 // call reports whether the message asks for an answer.
@@ -99,8 +103,10 @@ func (m *message) readParams(raw json.RawMessage) *wireError {
 		for k := range words {
 			m.Modern = m.Modern || len(k) > len(metaPrefix) && k[:len(metaPrefix)] == metaPrefix
 		}
+		m.Handles = declaresHandles(words[metaPrefix+"clientCapabilities"])
 	}
-	member := map[string]string{"tools/call": "name", "resources/read": "uri"}[m.Method]
+	m.TaskNews = m.Method == listenMethod && asksTaskNews(params["notifications"])
+	member := map[string]string{"tools/call": "name", "resources/read": "uri", "prompts/get": "name", tasksGet: "taskId", tasksUpdate: "taskId", tasksCancel: "taskId"}[m.Method]
 	if member == "" {
 		return nil
 	}

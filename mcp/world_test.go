@@ -161,19 +161,28 @@ type world struct {
 	*httptest.Server
 	h      *Handler
 	log    *logBuffer
-	tenant tenants.TenantID
+	tenant tenants.TenantID // acme
+	other  tenants.TenantID // globex
 	challenger
 }
 
-// start serves a handler over stubs. The bearer lists the caller's scopes,
-// for example "read,act".
+// start serves a handler over stubs. The bearer lists the caller's scopes, for
+// example "read,act"; "@globex" makes it a caller of the other tenant, and
+// "#db" one who sees only the nodes with that role.
 func start(t *testing.T, s stub, change func(*Config)) *world {
 	t.Helper()
-	w := &world{log: &logBuffer{}, tenant: tenants.NewTenantID()}
+	w := &world{log: &logBuffer{}, tenant: tenants.NewTenantID(), other: tenants.NewTenantID()}
 	cfg := Config{Challenger: &w.challenger, Tenants: switches{}, Services: Services{Fleet: s, Metrics: s, Registry: registry()},
 		Log: slog.New(slog.NewJSONHandler(w.log, nil)), Version: "1.2.3", Now: func() time.Time { return noon }}
 	if change != nil {
 		change(&cfg)
+	}
+	for _, s := range []any{cfg.Services.Tasks, cfg.Services.Events, cfg.Services.Explain} {
+		if f, ok := s.(interface {
+			own(acme, globex tenants.TenantID)
+		}); ok {
+			f.own(w.tenant, w.other)
+		}
 	}
 	w.h = New(cfg)
 	w.Server = httptest.NewServer(w.signIn(w.h))
@@ -189,11 +198,20 @@ func (w *world) signIn(next http.Handler) http.Handler {
 			return
 		}
 		words := []string{}
+		bearer, role, limited := strings.Cut(bearer, "#")
+		bearer, slug, foreign := strings.Cut(bearer, "@")
 		for s := range strings.SplitSeq(bearer, ",") {
 			words = append(words, "telltale:"+s)
 		}
 		granted, _ := tenants.ParseScopes(words)
 		scope := tenants.Scope{Tenant: w.tenant, Slug: "acme", Granted: granted, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "t1"}}
+		if foreign {
+			scope.Tenant, scope.Slug, scope.Principal.ID = w.other, slug, "t2"
+		}
+		if limited {
+			scope.Nodes.Labels = map[string]string{"role": role}
+			scope.Principal.ID += role
+		}
 		next.ServeHTTP(rw, r.WithContext(auth.WithScope(r.Context(), scope)))
 	})
 }

@@ -1,0 +1,120 @@
+package mcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/tasks"
+)
+
+// Bounds of the steps that an answer suggests. What a node suggests is data:
+// only tools of the table, only their arguments, only short plain values.
+const (
+	maxSteps    = 5
+	maxWhy      = 160
+	maxStepText = 256
+)
+
+// steps are the calls that a task's findings suggest, the node filled in.
+func (s Services) steps(t tasks.Task, c Call) []Next {
+	if !t.Status.Terminal() {
+		return []Next{{checkTask, map[string]any{ticketArg.Name: t.Ticket}, "the task goes on; ask again when its duration is over"}}
+	}
+	out := []Next{}
+	add := func(n Next) {
+		same := func(o Next) bool { return o.Tool == n.Tool && sameJSON(o.Arguments, n.Arguments) }
+		if len(out) < maxSteps && !slices.ContainsFunc(out, same) {
+			out = append(out, n)
+		}
+	}
+	for _, r := range t.Runs {
+		if r.Result == nil {
+			continue
+		}
+		for _, step := range r.Result.Next {
+			if n, ok := s.step(step, r.Node); ok {
+				add(n)
+			}
+		}
+	}
+	if ev, _, _ := merge(t); c.Scope.Granted.Has(tenants.Diagnose) && s.Events != nil && t.Status == tasks.Completed {
+		args := map[string]any{ticketArg.Name: t.Ticket, "title": t.Kind + " finding"}
+		switch {
+		case len(ev.Rows) > 0 && !ev.Rows[0].Benign:
+			args["node"], args["row"] = ev.Rows[0].Node, ev.Rows[0].Row
+			add(Next{promote, args, "keeps the first row as an event, if it is the finding"})
+		case len(ev.Profiles) > 0 && len(ev.Profiles[0].Top) > 0 && len(ev.Profiles[0].Top[0].Function) <= maxStepText:
+			args["node"], args["labels"] = ev.Profiles[0].Node, map[string]string{"function": ev.Profiles[0].Top[0].Function}
+			add(Next{promote, args, "keeps the function as an event, if it is the finding"})
+		}
+	}
+	if i := slices.IndexFunc(t.Runs, func(r tasks.Run) bool { return r.Status != tasks.Completed && r.Status != tasks.Cancelled }); i >= 0 {
+		add(Next{"get_node", map[string]any{"node": t.Runs[i].Node}, fmt.Sprintf("did not answer: %s", outcome(t.Runs[i]))})
+	} else if n := t.Coverage.NotCovered; len(n) > 0 {
+		add(Next{"get_node", map[string]any{"node": n[0].Node}, "did not answer: " + n[0].Reason})
+	}
+	return out
+}
+
+// step takes over what a node suggests, if it makes sense here.
+func (s Services) step(n inspector.NextStep, node string) (Next, bool) {
+	known := s.argsOf(n.Tool)
+	if known == nil {
+		return Next{}, false
+	}
+	args := map[string]any{}
+	for _, k := range sortedKeys(n.Args) {
+		if !slices.Contains(known, k) || k == nodeArg.Name || k == selectorArg.Name {
+			continue
+		}
+		switch v := n.Args[k].(type) {
+		case string:
+			if len(v) > maxStepText {
+				return Next{}, false
+			}
+			args[k] = v
+		case float64, bool, int, int64, uint64, []string:
+			args[k] = v
+		case []any:
+			if len(v) > 20 || slices.ContainsFunc(v, func(x any) bool { w, ok := x.(string); return !ok || len(w) > maxStepText }) {
+				return Next{}, false
+			}
+			args[k] = v
+		default:
+			return Next{}, false
+		}
+	}
+	if slices.Contains(known, nodeArg.Name) {
+		args[nodeArg.Name] = node
+	}
+	return Next{n.Tool, args, clip(n.Why, maxWhy)}, true
+}
+
+// argsOf lists the arguments of a tool that a node may suggest; nil: none.
+func (s Services) argsOf(tool string) []string {
+	var args []Arg
+	switch k, ok := s.Registry.Task(tool); {
+	case ok && k.Scope == inspector.ScopeDiagnose:
+		args = taskArgs(s.Registry, k)
+	case tool == "metrics_summary" || tool == "query_metrics" || tool == "list_events":
+		for _, t := range slices.Concat(observeMetrics(s), observeEvents(s)) {
+			if t.Name == tool {
+				args = t.Args
+			}
+		}
+	}
+	var names []string
+	for _, a := range args {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+func sameJSON(a, b any) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
+}

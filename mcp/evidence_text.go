@@ -1,0 +1,217 @@
+package mcp
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+)
+
+// text says the finding first, then what it rests on.
+func (a taskAnswer) text() string {
+	var p page
+	p.line("%s on %s is %s%s", a.Task, a.where(), a.Status, a.span())
+	switch {
+	case a.Status == accepted || !a.Conclude:
+		p.line("ticket_id: %s; %.0f %% done. Do not conclude yet: call check_task_result", a.Ticket, *a.Progress*100)
+	default:
+		p.line("ticket_id: %s (kept until %s)", a.Ticket, stamp(a.ExpiresAt))
+	}
+	a.findings(&p)
+	if len(a.Totals) > 0 {
+		parts := []string{}
+		for _, k := range sortedKeys(a.Totals) {
+			parts = append(parts, inspector.CleanText(k)+" "+measure(k, float64(a.Totals[k])))
+		}
+		p.line("totals: %s", strings.Join(parts, ", "))
+	}
+	a.samples(&p)
+	a.losses(&p)
+	p.coverage(a.Coverage)
+	for _, n := range a.Nodes {
+		if n.Outcome == "answered" && n.Stopped == "" {
+			continue
+		}
+		line := inspector.CleanText(n.Name) + ": " + n.Outcome
+		if n.Reason != "" {
+			line += " (" + inspector.CleanText(n.Reason) + ")"
+		}
+		if n.Message != "" {
+			line += ", " + inspector.CleanText(n.Message)
+		}
+		if n.Stopped != "" {
+			line += "; stopped early for its budget of " + inspector.CleanText(n.Stopped)
+		}
+		if n.NextStep != "" {
+			line += "; " + inspector.CleanText(n.NextStep)
+		}
+		p.line("%s", line)
+	}
+	p.truncated(a.Truncated)
+	p.notes(a.Notes)
+	p.next(a.Next)
+	return p.String()
+}
+
+// where names the node, or counts them.
+func (a taskAnswer) where() string {
+	if len(a.Nodes) == 1 {
+		return inspector.CleanText(a.Nodes[0].Name)
+	}
+	return counted(len(a.Nodes), "node")
+}
+
+func (a taskAnswer) span() string {
+	if a.Window == nil {
+		return ""
+	}
+	return fmt.Sprintf(": %s to %s (%.1f s)", stamp(a.Window.From), a.Window.To.UTC().Format("15:04:05Z"), a.Window.To.Sub(a.Window.From).Seconds())
+}
+
+// findings names what stands out: the group and its share, or the function.
+func (a taskAnswer) findings(p *page) {
+	many := len(a.Nodes) > 1
+	for _, r := range a.Rows {
+		line := measure("", float64(r.Count))
+		if r.Share != nil {
+			line += fmt.Sprintf(" (%.1f %%)", *r.Share*100)
+		}
+		if many {
+			line += " on " + inspector.CleanText(r.Name)
+		}
+		line += fmt.Sprintf(" row %d: %s", r.Row, facts(r.Labels))
+		if v := valueText(r.Values); v != "" {
+			line += " | " + v
+		}
+		if r.Benign {
+			line += " | benign"
+		}
+		p.line("%s", line)
+		if len(r.Stack) > 0 {
+			p.line("  at %s", stackText(r.Stack))
+		}
+	}
+	if a.OtherCount > 0 {
+		p.line("%d more in %s that the nodes did not list", a.OtherCount, counted(a.OtherRows, "group"))
+	}
+	for _, f := range a.Profiles {
+		a.profile(p, f, many)
+	}
+	if len(a.Rows) == 0 && len(a.Profiles) == 0 && a.Conclude && a.Coverage.Answered > 0 {
+		p.line("nothing matched in this span on %s; that is no proof that it does not happen at other times", counted(a.Coverage.Answered, "node that answered"))
+	}
+}
+
+func (a taskAnswer) profile(p *page, f nodeProfile, many bool) {
+	where := ""
+	if many {
+		where = inspector.CleanText(f.Name) + ": "
+	}
+	if f.Samples == 0 {
+		p.line("%s0 of %s possible samples (%d Hz × %s × %s s) hit the target: it waited and used no CPU", where, number(f.Possible), f.Hz, counted(f.CPUs, "CPU"), number(f.Seconds))
+		return
+	}
+	p.line("%s%d of %s possible samples (%d Hz × %s × %s s) hit the target, %.1f %% of them in the kernel", where, f.Samples, number(f.Possible), f.Hz, counted(f.CPUs, "CPU"), number(f.Seconds), 100*float64(f.Kernel)/float64(f.Samples))
+	rows := [][]string{}
+	for _, t := range f.Top {
+		rows = append(rows, []string{fmt.Sprintf("%.1f %%", t.Share*100), fmt.Sprint(t.Self), fmt.Sprint(t.Total), t.Function, t.Module})
+	}
+	p.table([]string{"SHARE", "SELF", "TOTAL", "FUNCTION", "MODULE"}, rows)
+	if f.Unnamed > 0 {
+		p.line("%s without a name", counted(f.Unnamed, "sample"))
+	}
+	for _, s := range f.Folded {
+		p.line("%d %s", s.Count, inspector.CleanText(s.Stack))
+	}
+	if len(f.Folded) > 0 && f.LeftOut > 0 {
+		p.line("%s in stacks that are not shown", counted(f.LeftOut, "sample"))
+	}
+}
+
+func (a taskAnswer) samples(p *page) {
+	for _, s := range a.Samples {
+		line := "sample " + s.At.UTC().Format("15:04:05.000Z")
+		if len(a.Nodes) > 1 {
+			line += " on " + inspector.CleanText(s.Name)
+		}
+		line += ": " + facts(s.Labels)
+		if v := valueText(s.Values); v != "" {
+			line += " | " + v
+		}
+		p.line("%s", line)
+		if len(s.Stack) > 0 {
+			p.line("  at %s", stackText(s.Stack))
+		}
+	}
+}
+
+func (a taskAnswer) losses(p *page) {
+	parts := []string{}
+	if a.Lost > 0 {
+		parts = append(parts, counted(a.Lost, "event")+" lost, so counts are lower bounds")
+	}
+	if a.Unsampled > 0 {
+		parts = append(parts, counted(a.Unsampled, "event")+" beyond max_events were counted only: the samples are not all there is")
+	}
+	if a.SampleRate > 1 {
+		parts = append(parts, fmt.Sprintf("1 in %d was looked at one by one", a.SampleRate))
+	}
+	if a.Unknown > 0 {
+		parts = append(parts, counted(a.Unknown, "event")+" could not be attributed")
+	}
+	if len(parts) > 0 {
+		p.line("limits: %s", strings.Join(parts, "; "))
+	}
+}
+
+// facts writes labels: text of nodes, one line.
+func facts(labels map[string]string) string {
+	parts := []string{}
+	for _, k := range sortedKeys(labels) {
+		v := inspector.CleanText(labels[k])
+		if strings.ContainsAny(v, " |") {
+			v = `"` + v + `"`
+		}
+		parts = append(parts, inspector.CleanText(k)+"="+v)
+	}
+	if len(parts) == 0 {
+		return "(no labels)"
+	}
+	return strings.Join(parts, " ")
+}
+
+func valueText(values map[string]float64) string {
+	parts := []string{}
+	for _, k := range sortedKeys(values) {
+		parts = append(parts, inspector.CleanText(k)+" "+measure(k, values[k]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func stackText(stack []string) string {
+	clean := make([]string, len(stack))
+	for i, f := range stack {
+		clean[i] = inspector.CleanText(f)
+	}
+	return strings.Join(clean, " < ")
+}
+
+// measure writes a number by the unit that its name ends in.
+func measure(name string, v float64) string {
+	words := strings.Split(name, "_")
+	switch words[len(words)-1] {
+	case "us":
+		return quantity(v*1e3, string(inspector.Nanoseconds), false)
+	case "ns":
+		return quantity(v, string(inspector.Nanoseconds), false)
+	case "ms":
+		return quantity(v*1e6, string(inspector.Nanoseconds), false)
+	case "share", "ratio":
+		return quantity(v, string(inspector.Ratio), false)
+	}
+	if slices.Contains(words, "bytes") {
+		return quantity(v, string(inspector.Bytes), false)
+	}
+	return number(v)
+}

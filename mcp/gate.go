@@ -1,0 +1,99 @@
+package mcp
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
+)
+
+// maxWaiting is how many calls of one principal may wait for nodes at once. A
+// ticket does not wait, so it never blocks a caller.
+const maxWaiting = 4
+
+// gate counts the calls that wait for nodes, by principal. The zero value is
+// ready; safe for concurrent use.
+type gate struct {
+	mu      sync.Mutex
+	waiting map[principalKey]int
+}
+
+// principalKey tells callers apart: the id of a principal is unique within its
+// kind and tenant only.
+type principalKey struct {
+	tenant tenants.TenantID
+	kind   tenants.PrincipalKind
+	id     string
+}
+
+func keyOf(s tenants.Scope) principalKey {
+	return principalKey{s.Tenant, s.Principal.Kind, s.Principal.ID}
+}
+
+// enter lets one more call in, or says why not. leave must be called once.
+func (g *gate) enter(s tenants.Scope) (leave func(), err error) {
+	if !g.take(keyOf(s), maxWaiting) {
+		return nil, fault.Newf(fault.Exhausted, "too_many_calls", "%d diagnose calls of this principal are waiting already, no more are let in at once", maxWaiting).
+			Do("wait until one has answered, or ask with duration_s above 8: that gives a ticket and waits for nobody")
+	}
+	return func() { g.give(keyOf(s)) }, nil
+}
+
+func (g *gate) take(k principalKey, limit int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.waiting == nil {
+		g.waiting = map[principalKey]int{}
+	}
+	if g.waiting[k] >= limit {
+		return false
+	}
+	g.waiting[k]++
+	return true
+}
+
+func (g *gate) give(k principalKey) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.waiting[k]--; g.waiting[k] <= 0 {
+		delete(g.waiting, k)
+	}
+}
+
+// progressWait bounds one progress message; a client that does not read loses
+// messages, never its answer.
+const progressWait = 2 * time.Second
+
+// progress makes the function that tells the client how far its call is: it
+// does nothing unless the client gave a token, and nothing after done. What it
+// tells only ever grows.
+func (h *Handler) progress(ctx context.Context, req *sdk.CallToolRequest) (tell func(done, total float64, message string), done func()) {
+	token := req.Params.GetProgressToken()
+	if token == nil || req.Session == nil {
+		return func(float64, float64, string) {}, func() {}
+	}
+	var mu sync.Mutex
+	last, over := -1.0, false
+	tell = func(now, total float64, message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if over || now <= last {
+			return
+		}
+		last = now
+		ctx, cancel := context.WithTimeout(ctx, progressWait)
+		defer cancel()
+		if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: now, Total: total, Message: cleanLines(message)}); err != nil {
+			h.log.DebugContext(ctx, "progress was not told", "error", err)
+		}
+	}
+	return tell, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+	}
+}
