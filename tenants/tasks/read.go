@@ -156,6 +156,7 @@ func (t *Task) complete(stored State, skipped []tenants.NotCovered, now time.Tim
 			states[i] = r.Status
 		}
 		t.Status = sum(states)
+		t.EndedAt = t.ended()
 	}
 	t.Coverage.Asked = len(t.Runs) + len(skipped)
 	for _, r := range t.Runs {
@@ -172,6 +173,20 @@ func (t *Task) complete(stored State, skipped []tenants.NotCovered, now time.Tim
 	for _, n := range skipped {
 		t.Coverage.Miss(n)
 	}
+}
+
+// ended is when the last of the runs ended; nil while one is active. The
+// task's own row may have been read a moment before its runs.
+func (t *Task) ended() (last *time.Time) {
+	for _, r := range t.Runs {
+		if r.EndedAt == nil {
+			return nil
+		}
+		if last == nil || r.EndedAt.After(*last) {
+			last = r.EndedAt
+		}
+	}
+	return last
 }
 
 func ticketExpired() inspector.Refusal {

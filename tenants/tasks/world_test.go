@@ -197,7 +197,7 @@ func (f *fakeFleet) Targets(_ context.Context, scope tenants.Scope, q tenants.Ta
 		}
 	}
 	if q.Node != "" && len(out) == 0 {
-		return nil, fault.New(fault.NotFound, "unknown_node", "no such node")
+		return nil, fault.New(fault.NotFound, "unknown_node", "no such node").Do("list the nodes")
 	}
 	matched := len(out)
 	out = out[:min(len(out), q.Limit)]
