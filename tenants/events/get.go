@@ -33,7 +33,7 @@ func (s *Service) Get(ctx context.Context, scope tenants.Scope, id ID) (Detail, 
 		return Detail{}, err
 	}
 	if !found {
-		return Detail{}, fault.New(fault.NotFound, "no_event", "no event with this id, or it is no longer kept").Do("take the id from list_events")
+		return Detail{}, fault.New(fault.NotFound, "unknown_event", "no event with this id, or it is no longer kept").Do("take the id from list_events")
 	}
 	if err := json.Unmarshal(samples, &d.Evidence); err != nil {
 		return Detail{}, err

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/mcp"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/events"
+	causes "github.com/telltale-dev/telltale/tenants/explain"
+	"github.com/telltale-dev/telltale/tenants/fleet"
+	"github.com/telltale-dev/telltale/tenants/tasks"
+)
+
+// newExplain wires explain to the slices that it asks.
+func newExplain(reg *inspector.Registry, ev *events.Service, fl *fleet.Service, ta *tasks.Service) *causes.Service {
+	return causes.New(reg, explainEvents{ev}, explainNodes{fl}, explainTasks{ta}, nil)
+}
+
+type explainEvents struct{ s *events.Service }
+
+func (e explainEvents) Event(ctx context.Context, scope tenants.Scope, id string) (causes.Event, error) {
+	parsed, err := events.ParseID(id)
+	if err != nil {
+		return causes.Event{}, err
+	}
+	d, err := e.s.Get(ctx, scope, parsed)
+	if err != nil {
+		return causes.Event{}, err
+	}
+	out := explainEvent(d.Event)
+	for _, s := range d.Evidence {
+		out.Samples = append(out.Samples, s.Labels)
+	}
+	if n := len(d.Contexts); n > 0 {
+		c := d.Contexts[n-1]
+		out.ContextReason, out.Metrics = c.Reason, explainShifts(c)
+	}
+	return out, nil
+}
+
+func (e explainEvents) Around(ctx context.Context, scope tenants.Scope, node string, labels map[string]string, from, to time.Time) (causes.Listed, error) {
+	p, err := e.s.List(ctx, scope, events.ListQuery{Node: node, Labels: labels, From: from, To: to, Limit: tenants.MaxListRows})
+	if err != nil {
+		return causes.Listed{}, err
+	}
+	out := causes.Listed{Coverage: p.Coverage, More: p.Truncated != nil}
+	for _, x := range p.Events {
+		out.Events = append(out.Events, explainEvent(x))
+	}
+	return out, nil
+}
+
+func explainEvent(x events.Event) causes.Event {
+	return causes.Event{ID: x.ID, Node: x.Node, Name: x.Name, Kind: x.Kind, Title: x.Title, Severity: x.Severity, State: x.State, Fingerprint: x.Fingerprint,
+		Scope: x.Scope, First: x.First, Last: x.Last, Count: x.Cumulative, Lost: x.Lost, Context: x.Context}
+}
+
+// explainShifts lays the parts of a snapshot side by side: they hold the same
+// metrics in the same order, as far as they are filled in.
+func explainShifts(c events.Context) []causes.Shift {
+	var out []causes.Shift
+	for i, d := range c.During {
+		s := causes.Shift{Metric: d.Metric, Unit: d.Unit}
+		s.Stat, s.During = explainValue(d)
+		for _, p := range []struct {
+			part []events.ContextValue
+			to   **float64
+		}{{c.Before, &s.Before}, {c.After, &s.After}} {
+			if i < len(p.part) && p.part[i].Metric == d.Metric {
+				stat, v := explainValue(p.part[i])
+				if *p.to = v; s.Stat == "" {
+					s.Stat = stat
+				}
+			}
+		}
+		if s.Stat != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func explainValue(v events.ContextValue) (string, *float64) {
+	switch {
+	case v.Avg != nil:
+		return "avg", v.Avg
+	case v.Rate != nil:
+		return "rate_s", v.Rate
+	case v.P99 != nil:
+		return "p99", v.P99
+	}
+	return "", nil
+}
+
+type explainNodes struct{ s *fleet.Service }
+
+func (e explainNodes) Node(ctx context.Context, scope tenants.Scope, ref string) (causes.Node, error) {
+	d, err := e.s.Get(ctx, scope, ref)
+	if err != nil {
+		return causes.Node{}, err
+	}
+	n := causes.Node{ID: d.Node.Node, Name: d.Name, Status: string(d.Status), Labels: d.Labels, LastSeen: d.LastSeen, SkewMS: d.SkewMS, CertExpires: d.CertExpires}
+	if len(d.Sessions) > 0 {
+		n.ClosedAt, n.CloseReason = d.Sessions[0].ClosedAt, d.Sessions[0].CloseReason
+	}
+	for _, o := range d.ModulesOff {
+		n.Off = append(n.Off, causes.Switch{Module: o.Module, By: o.By, At: o.At})
+	}
+	for _, c := range d.Capabilities {
+		if c.Level != string(inspector.Full) {
+			n.Weak = append(n.Weak, causes.Weakness{Component: c.Component, Signal: c.Signal, Level: c.Level, Reason: c.Reason, Since: c.Since})
+		}
+	}
+	for _, q := range d.Quarantine {
+		n.Kept = append(n.Kept, causes.Kept{Reason: q.Reason, Count: q.Count, LastAt: q.LastAt})
+	}
+	return n, nil
+}
+
+func (e explainNodes) Changes(ctx context.Context, scope tenants.Scope, nodes []string, from, to time.Time) ([]causes.Change, error) {
+	var ids []tenants.NodeID
+	for _, n := range nodes {
+		id, err := tenants.ParseNodeID(n)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	list, err := e.s.Changes(ctx, scope, ids, from, to)
+	if err != nil {
+		return nil, err
+	}
+	var out []causes.Change
+	for _, c := range list {
+		out = append(out, causes.Change{Node: c.Node, Name: c.Name, At: c.At, Kind: string(c.Kind), Subject: c.Subject, Before: c.Before, After: c.After})
+	}
+	return out, nil
+}
+
+type explainTasks struct{ s *tasks.Service }
+
+func (e explainTasks) Task(ctx context.Context, scope tenants.Scope, ticket string) (causes.Task, error) {
+	id, err := tasks.ParseID(ticket)
+	if err != nil {
+		return causes.Task{}, err
+	}
+	t, err := e.s.Get(ctx, scope, id)
+	if err != nil {
+		return causes.Task{}, err
+	}
+	out := causes.Task{Ticket: t.Ticket, Kind: t.Kind, Status: string(t.Status), By: t.By, CreatedAt: t.CreatedAt, Deadline: t.Deadline, EndedAt: t.EndedAt, Coverage: t.Coverage}
+	for _, r := range t.Runs {
+		out.Runs = append(out.Runs, causes.Run{Node: r.Node, Name: r.Name, Status: string(r.Status), Reason: r.Reason, Message: r.Message, Next: r.Next, StartedAt: r.StartedAt, EndedAt: r.EndedAt})
+	}
+	return out, nil
+}
+
+// explainForTools gives the tool explain what the service answers.
+type explainForTools struct{ s *causes.Service }
+
+func (e explainForTools) Explain(ctx context.Context, scope tenants.Scope, q mcp.ExplainQuery) (mcp.Explanation, error) {
+	x, err := e.s.Explain(ctx, scope, causes.Query{Node: q.Node, Event: q.Event, Task: q.Ticket, Refusal: q.Refusal})
+	if err != nil {
+		return mcp.Explanation{}, err
+	}
+	out := mcp.Explanation{Subject: x.Subject, At: x.At, Summary: x.Verdict, Window: x.Window, Coverage: x.Coverage,
+		Chain: []mcp.Cause{}, Changes: []mcp.ChangeSeen{}, LookedAt: x.Looked, NotLooked: []mcp.NotLooked{}}
+	for _, l := range x.Chain {
+		out.Chain = append(out.Chain, mcp.Cause{At: l.At, Node: l.Node, Name: l.Name, What: l.What, Sure: string(l.Confidence), Why: l.Why, Event: l.Event})
+	}
+	for _, c := range x.Changes {
+		out.Changes = append(out.Changes, mcp.ChangeSeen{At: c.At, Node: c.Node, Name: c.Name, What: c.What, Related: c.Related, Why: c.Why})
+	}
+	for _, n := range x.NotLooked {
+		out.NotLooked = append(out.NotLooked, mcp.NotLooked{What: n.What, Reason: n.Why})
+	}
+	for _, n := range x.Next {
+		out.Suggestion = append(out.Suggestion, mcp.Next{Tool: n.Tool, Arguments: n.Args, Why: n.Why})
+	}
+	return out, nil
+}

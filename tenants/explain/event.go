@@ -1,0 +1,290 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+const (
+	maxAround = 100 // rows of Explanation.Changes
+	maxDetail = 10  // earlier events whose samples are read
+	maxWeak   = 8
+)
+
+// event explains one event.
+func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Explanation, error) {
+	e, err := s.events.Event(ctx, scope, id)
+	if err != nil {
+		return Explanation{}, err
+	}
+	n, err := s.nodes.Node(ctx, scope, e.Node)
+	if err != nil {
+		return Explanation{}, err
+	}
+	x := blank(fmt.Sprintf("event %s on %s", e.Kind, e.Name), e.First)
+	x.Window = tenants.Window{From: e.First.Add(-aroundSpan), To: earlier(e.First.Add(aroundSpan), s.now())}
+	x.Metrics = e.Metrics
+	here, err := s.events.Around(ctx, scope, e.Node, nil, x.Window.From, x.Window.To)
+	if err != nil {
+		return Explanation{}, err
+	}
+	x.Coverage = here.Coverage
+	near := slices.DeleteFunc(here.Events, func(c Event) bool { return c.ID == e.ID })
+	x.looked(fmt.Sprintf("the event's own record and %d metrics around it", len(e.Metrics)))
+	x.looked(fmt.Sprintf("%d other events of %s within %s", len(near), e.Name, span(aroundSpan)))
+	if here.More {
+		x.notLooked("further events of the node", "more than one page within the time")
+	}
+	s.detail(ctx, scope, e, near, &x)
+	s.chain(e, near, &x)
+	changes, err := s.nodes.Changes(ctx, scope, []string{e.Node}, x.Window.From, x.Window.To)
+	if err != nil {
+		return Explanation{}, err
+	}
+	x.looked("starts, versions, configuration, switches and signals of " + e.Name)
+	for _, c := range changes {
+		x.Changes = append(x.Changes, s.besideEvent(e, c))
+	}
+	if err := s.peers(ctx, scope, e, n, &x); err != nil {
+		return Explanation{}, err
+	}
+	x.cut(e.First)
+	x.gaps(e, n)
+	x.Verdict = verdict(e, x.Chain)
+	x.Next = s.nextFor(e)
+	return x, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b.UTC()
+	}
+	return a.UTC()
+}
+
+// detail reads the samples of the events just before: they may bear what a
+// scope does not.
+func (s *Service) detail(ctx context.Context, scope tenants.Scope, e Event, near []Event, x *Explanation) {
+	read := 0
+	for i := range near {
+		c := &near[i]
+		if c.First.After(e.First) || e.First.Sub(c.Last) > causeWithin {
+			continue
+		}
+		if read++; read > maxDetail {
+			x.notLooked("the samples of further earlier events", fmt.Sprintf("more than %d of them", maxDetail))
+			return
+		}
+		whole, err := s.events.Event(ctx, scope, c.ID)
+		if err != nil {
+			x.notLooked("the samples of "+title(*c), "they could not be read")
+			continue
+		}
+		*c = whole
+	}
+}
+
+// chain follows causes back from e, and lists the others beside it.
+func (s *Service) chain(e Event, near []Event, x *Explanation) {
+	x.Chain = append(x.Chain, Link{At: e.First, Node: e.Node, Name: e.Name, What: title(e), Event: e.ID, Confidence: Recorded, Why: own(e)})
+	why := map[string]relation{}
+	for from, depth := []Event{e}, 0; len(from) > 0 && depth < maxDepth; depth++ {
+		var next []Event
+		for _, effect := range from {
+			for _, c := range firmest(s, effect, near) {
+				if _, ok := why[c.ID]; ok || len(x.Chain) >= maxLinks {
+					continue
+				}
+				r := s.relate(effect, c)
+				if effect.ID != e.ID {
+					r.why += ", which is further up this chain"
+				}
+				why[c.ID] = r
+				x.Chain = append(x.Chain, Link{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Confidence: Related,
+					Why: fmt.Sprintf("%s before %s: %s", span(effect.First.Sub(c.First)), effect.Kind, r.why)})
+				next = append(next, c)
+			}
+		}
+		from = next
+	}
+	for _, c := range near {
+		r, ok := why[c.ID]
+		if !ok {
+			r = s.relate(e, c)
+		}
+		x.Changes = append(x.Changes, Around{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Related: ok || r.also, Why: r.why})
+	}
+}
+
+// firmest lists the causes of an event, the firmest and then the latest first.
+func firmest(s *Service, effect Event, near []Event) []Event {
+	rank := map[string]int{}
+	var out []Event
+	for _, c := range near {
+		if r := s.relate(effect, c); r.cause {
+			rank[c.ID] = r.rank
+			out = append(out, c)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Event) int { return cmp.Or(rank[b.ID]-rank[a.ID], b.First.Compare(a.First)) })
+	return out
+}
+
+// own is what the event's record says of itself.
+func own(e Event) string {
+	text := fmt.Sprintf("%s, %s, seen %d times until %s", e.Severity, e.State, e.Count, clock(e.Last))
+	if e.Lost > 0 {
+		text += fmt.Sprintf(", at least: %d were lost on the way", e.Lost)
+	}
+	return text
+}
+
+// besideEvent lists a change of the node beside an event.
+func (s *Service) besideEvent(e Event, c Change) Around {
+	a := Around{At: c.At, Node: c.Node, Name: c.Name, What: c.what(), Why: "no shared scope"}
+	component, _, _ := strings.Cut(c.Subject, ".")
+	k, _ := s.reg.Event(e.Kind)
+	switch {
+	case c.At.After(e.First):
+		a.Why = "came after it began; no shared scope"
+	case c.Subject != "" && slices.Contains(places(e)["component"], component):
+		a.Related, a.Why = true, "both bear component="+component
+	case c.Subject != "" && component == k.Component:
+		a.Why = "no shared scope: it changes what is seen of " + component + ", not what happens"
+	}
+	return a
+}
+
+// peers lists what happened on the other nodes that bear the node's labels.
+func (s *Service) peers(ctx context.Context, scope tenants.Scope, e Event, n Node, x *Explanation) error {
+	if len(n.Labels) == 0 {
+		x.notLooked("peers of "+e.Name, "the node bears no labels, so none are known")
+		return nil
+	}
+	got, err := s.events.Around(ctx, scope, "", n.Labels, x.Window.From, x.Window.To)
+	if err != nil {
+		return err
+	}
+	x.looked(fmt.Sprintf("events of the %d nodes that bear all labels of %s", got.Coverage.Asked, e.Name))
+	x.Coverage = got.Coverage
+	if got.More {
+		x.notLooked("further events of peers", "more than one page within the time")
+	}
+	for _, c := range got.Events {
+		if c.Node != e.Node {
+			x.Changes = append(x.Changes, Around{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Why: s.relate(e, c).why})
+		}
+	}
+	return nil
+}
+
+// cut puts what lies around in order of time; what is related and what is near
+// to the moment is kept.
+func (x *Explanation) cut(at time.Time) {
+	if len(x.Changes) > maxAround {
+		slices.SortStableFunc(x.Changes, func(a, b Around) int {
+			if a.Related != b.Related {
+				return map[bool]int{true: -1, false: 1}[a.Related]
+			}
+			return cmp.Compare(a.At.Sub(at).Abs(), b.At.Sub(at).Abs())
+		})
+		x.notLooked(fmt.Sprintf("%d further changes", len(x.Changes)-maxAround), "the nearest and the related ones are listed")
+		x.Changes = x.Changes[:maxAround]
+	}
+	slices.SortStableFunc(x.Changes, func(a, b Around) int { return a.At.Compare(b.At) })
+}
+
+// gaps names what nothing could be known of.
+func (x *Explanation) gaps(e Event, n Node) {
+	for _, m := range x.Coverage.NotCovered {
+		x.notLooked("later events of "+m.Name, "the node is "+m.Reason+": it may hold some back")
+	}
+	if e.Context != "complete" {
+		why := e.ContextReason
+		if why == "" {
+			why = e.Context
+		}
+		x.notLooked("all of the metrics around it", why)
+	}
+	weak := 0
+	for _, w := range n.Weak {
+		if w.Level != string(inspector.Off) {
+			continue
+		}
+		if weak++; weak > maxWeak {
+			break
+		}
+		x.notLooked("events that stand on "+w.Component+"."+w.Signal, "off on "+n.Name+": "+word(w.Reason))
+	}
+	for _, o := range n.Off {
+		x.notLooked("events of "+o.Module, "the module is switched off since "+clock(o.At))
+	}
+}
+
+func verdict(e Event, chain []Link) string {
+	head := fmt.Sprintf("%s on %s began %s", title(e), e.Name, clock(e.First))
+	if len(chain) < 2 {
+		return fmt.Sprintf("%s; nothing recorded in the %s before it shares its scope, so its cause is not known here.", head, span(causeWithin))
+	}
+	c, root := chain[1], chain[len(chain)-1]
+	text := fmt.Sprintf("%s, %s after %s (%s)", head, span(e.First.Sub(c.At)), c.What, c.Why)
+	if root.At.Before(c.At) && root.Event != c.Event {
+		text += fmt.Sprintf("; the chain goes back to %s at %s", root.What, clock(root.At))
+	}
+	return text + "."
+}
+
+// nextFor suggests the tool that goes deeper, with the target that the event
+// names.
+func (s *Service) nextFor(e Event) []inspector.NextStep {
+	k, ok := s.reg.Event(e.Kind)
+	args := map[string]any{"node": e.Node}
+	if !ok {
+		return []inspector.NextStep{{Tool: "get_event", Args: map[string]any{"event_id": e.ID}, Why: "the finding whole"}}
+	}
+	summary := inspector.NextStep{Tool: "metrics_summary", Args: map[string]any{"node": e.Node, "module": k.Component}, Why: "what the module measures there now"}
+	t, isTask := s.reg.Task(k.Tool)
+	switch {
+	case !isTask && k.Tool == "query_metrics" && len(k.Related) > 0:
+		args["metrics"] = k.Related
+		return []inspector.NextStep{{Tool: k.Tool, Args: args, Why: "the related metrics over time"}, summary}
+	case !isTask && k.Tool == "list_events":
+		return []inspector.NextStep{{Tool: k.Tool, Args: args, Why: "what else the node reported"}, summary}
+	case !isTask:
+		return []inspector.NextStep{summary}
+	}
+	seen := places(e)
+	for _, a := range t.Args {
+		v := e.Scope[a.Name]
+		if more := seen[a.Name]; v == "" && len(more) > 0 {
+			v = more[0]
+		}
+		if n, err := strconv.ParseInt(v, 10, 64); a.Kind == inspector.IntArg && err == nil {
+			args[a.Name] = n
+		} else if a.Kind != inspector.IntArg && v != "" {
+			args[a.Name] = v
+		}
+	}
+	if _, err := t.Check(without(args, "node")); err != nil { // no target is known
+		return []inspector.NextStep{summary}
+	}
+	return []inspector.NextStep{{Tool: t.Name, Args: args, Why: "evidence from the kernel while it lasts"}, summary}
+}
+
+func without(args map[string]any, name string) map[string]any {
+	out := map[string]any{}
+	for k, v := range args {
+		if k != name {
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,176 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+const (
+	nodeSpan = 24 * time.Hour // how far back the events and changes of a node are looked at
+	maxOpen  = 5              // open events in a chain
+)
+
+// node explains how a node is.
+func (s *Service) node(ctx context.Context, scope tenants.Scope, ref string) (Explanation, error) {
+	n, err := s.nodes.Node(ctx, scope, ref)
+	if err != nil {
+		return Explanation{}, err
+	}
+	now := s.now().UTC()
+	x := blank("node "+n.Name, now)
+	x.Window = tenants.Window{From: now.Add(-nodeSpan), To: now}
+	got, err := s.events.Around(ctx, scope, n.ID, nil, x.Window.From, x.Window.To)
+	if err != nil {
+		return Explanation{}, err
+	}
+	changes, err := s.nodes.Changes(ctx, scope, []string{n.ID}, x.Window.From, x.Window.To)
+	if err != nil {
+		return Explanation{}, err
+	}
+	x.Coverage = got.Coverage
+	x.looked(fmt.Sprintf("streams, signals, switches and kept-out data of %s", n.Name))
+	x.looked(fmt.Sprintf("%d events and %d changes of the last %s", len(got.Events), len(changes), span(nodeSpan)))
+	if got.More {
+		x.notLooked("further events of the node", "more than one page within the time")
+	}
+	what, why, at := s.status(n)
+	x.At = at
+	x.add(n, at, what, why)
+	open := slices.DeleteFunc(slices.Clone(got.Events), func(e Event) bool { return e.State == inspector.EventEnded })
+	s.weaknesses(n, &x)
+	openEvents(open, &x)
+	for _, c := range changes {
+		x.Changes = append(x.Changes, besideNode(n, c))
+	}
+	x.cut(now)
+	x.Verdict = nodeVerdict(n, what, why, open, changes)
+	x.Next = nextForNode(n)
+	if n.Status != "online" {
+		x.notLooked("what happens on "+n.Name+" now", "it is "+n.Status)
+	}
+	return x, nil
+}
+
+func (x *Explanation) add(n Node, at time.Time, what, why string) {
+	x.Chain = append(x.Chain, Link{At: at.UTC(), Node: n.ID, Name: n.Name, What: what, Why: why, Confidence: Recorded})
+}
+
+// status says how a node is, what that rests on, and since when.
+func (s *Service) status(n Node) (what, why string, at time.Time) {
+	at = s.now().UTC()
+	seen := "it was never heard of"
+	if n.LastSeen != nil {
+		seen = "last heard of " + stamp(*n.LastSeen)
+		if n.Status != "online" {
+			at = n.LastSeen.UTC()
+		}
+	}
+	what = "the node is " + n.Status
+	switch n.Status {
+	case "offline":
+		switch {
+		case n.ClosedAt != nil:
+			at = n.ClosedAt.UTC()
+			why = fmt.Sprintf("its stream ended %s: %s", stamp(at), word(n.CloseReason))
+		default:
+			why = seen + ": the stream was never closed, so the server that held it, the machine or the way between them went away"
+		}
+		if n.CertExpires != nil && n.CertExpires.Before(s.now()) {
+			why += "; its certificate expired " + stamp(*n.CertExpires)
+		}
+	case "stale":
+		why = seen + ": its stream is open and silent"
+	case "quarantined":
+		why = "its clock is more than an hour off"
+		if n.SkewMS != nil {
+			why = fmt.Sprintf("its clock is %v off, at most %v is corrected: new data is kept out", (time.Duration(*n.SkewMS) * time.Millisecond).Round(time.Second), tenants.SkewCorrected)
+		}
+	case "duplicate":
+		why = "one identity is live on two machines, boots or agents at once: an image was cloned, or a directory copied"
+	case "revoked":
+		why = "its certificate was revoked; nothing of it is accepted"
+	case "never":
+		why = "it was enrolled, but no agent ever opened a stream"
+	default:
+		why = seen
+	}
+	return what, why, at
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// weaknesses adds what does not work fully on a node.
+func (s *Service) weaknesses(n Node, x *Explanation) {
+	for _, o := range n.Off {
+		x.add(n, o.At, "module "+o.Module+" is off", "switched off from the server by "+word(o.By))
+	}
+	for i, w := range n.Weak {
+		if i == maxWeak {
+			x.notLooked(fmt.Sprintf("%d further signals that do not work fully", len(n.Weak)-maxWeak), "the first ones are listed")
+			break
+		}
+		x.add(n, w.Since, fmt.Sprintf("signal %s.%s is %s", w.Component, w.Signal, w.Level), word(w.Reason))
+	}
+	for _, k := range n.Kept[:min(len(n.Kept), maxWeak)] {
+		x.add(n, k.LastAt, fmt.Sprintf("%d reports were kept out", k.Count), k.Reason+": "+meaning(k.Reason))
+	}
+}
+
+// openEvents adds what is going on, the gravest first.
+func openEvents(open []Event, x *Explanation) {
+	slices.SortStableFunc(open, func(a, b Event) int {
+		return cmp.Or(b.Severity.Rank()-a.Severity.Rank(), b.First.Compare(a.First))
+	})
+	for _, e := range open[:min(len(open), maxOpen)] {
+		x.Chain = append(x.Chain, Link{At: e.First, Node: e.Node, Name: e.Name, What: title(e), Why: own(e), Confidence: Recorded, Event: e.ID})
+	}
+	if len(open) > maxOpen {
+		x.notLooked(fmt.Sprintf("%d further open events", len(open)-maxOpen), "the gravest are listed")
+	}
+}
+
+// besideNode lists a change beside the state of its node.
+func besideNode(n Node, c Change) Around {
+	a := Around{At: c.At, Node: c.Node, Name: c.Name, What: c.what(), Why: "no shared scope"}
+	for _, o := range n.Off {
+		if c.Kind == "module_off" && c.Subject == o.Module {
+			a.Related, a.Why = true, "the module is off now"
+		}
+	}
+	for _, w := range n.Weak {
+		if c.Kind == "capability" && c.Subject == w.Component+"."+w.Signal {
+			a.Related, a.Why = true, "the signal is "+w.Level+" now"
+		}
+	}
+	return a
+}
+
+func nodeVerdict(n Node, what, why string, open []Event, changes []Change) string {
+	parts := []string{fmt.Sprintf("%s: %s, %s", n.Name, what, why)}
+	if len(n.Off) > 0 || len(n.Weak) > 0 {
+		parts = append(parts, fmt.Sprintf("%d modules are switched off and %d signals do not work fully", len(n.Off), len(n.Weak)))
+	}
+	if len(open) > 0 {
+		parts = append(parts, fmt.Sprintf("%d events are open, the gravest %s since %s", len(open), title(open[0]), clock(open[0].First)))
+	}
+	if len(changes) > 0 {
+		parts = append(parts, fmt.Sprintf("the last change was %s at %s", changes[0].what(), clock(changes[0].At)))
+	}
+	return strings.Join(parts, "; ") + "."
+}
+
+func nextForNode(n Node) []inspector.NextStep {
+	args := map[string]any{"node": n.ID}
+	step := inspector.NextStep{Tool: "get_node", Args: args, Why: "its streams, signals and loss in full"}
+	if n.Status != "online" {
+		return []inspector.NextStep{step}
+	}
+	return []inspector.NextStep{{Tool: "list_events", Args: args, Why: "what it reported"}, step}
+}

@@ -1,0 +1,139 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+// away looks whether a node is away.
+func away(n Node) (string, bool) { return "the node is " + n.Status, n.Status != "online" }
+
+// statusIs looks whether a node has one status.
+func statusIs(status string) func(Node) (string, bool) {
+	return func(n Node) (string, bool) { return "the node is " + n.Status, n.Status == status }
+}
+
+// off lists what is off on a node.
+func off(n Node) (string, bool) {
+	var list []string
+	for _, o := range n.Off {
+		list = append(list, "module "+o.Module)
+	}
+	for _, w := range n.Weak {
+		if w.Level == string(inspector.Off) && len(list) < maxWeak {
+			list = append(list, w.Component+"."+w.Signal+" ("+word(w.Reason)+")")
+		}
+	}
+	if len(list) == 0 {
+		return "nothing is off there", false
+	}
+	return "off are " + strings.Join(list, ", "), true
+}
+
+// kept looks whether data was kept out for a reason.
+func kept(reason string) func(Node) (string, bool) {
+	return func(n Node) (string, bool) {
+		for _, k := range n.Kept {
+			if k.Reason == reason {
+				return fmt.Sprintf("%d reports were kept out for it, the last one %s", k.Count, stamp(k.LastAt)), true
+			}
+		}
+		return "nothing was kept out for it", false
+	}
+}
+
+const readAgain = "try again in a moment; give the operator the reference id if it stays"
+
+// reasons is every word that a refusal may bear and that a caller can act on.
+var reasons = map[string]reason{
+	// a node's own
+	inspector.ReasonPidGone:         {means: "no process has that pid on the node, or it ended meanwhile", next: "list the processes again, then name one that runs"},
+	inspector.ReasonUnknownDevice:   {means: "the node has no block device of that name", next: "take the name from metrics_summary of module storage"},
+	inspector.ReasonUnknownIface:    {means: "the node has no network interface of that name", next: "take the name from metrics_summary of module network"},
+	inspector.ReasonUnknownCgroup:   {means: "the node has no such control group or container", next: "take it from the rows of an earlier task"},
+	inspector.ReasonFeatureOff:      {means: "the kernel, the agent's privileges or a switch keep off what this stands on", next: "see the capabilities of the node and their reasons", holds: off},
+	inspector.ReasonUnknownKind:     {means: "there is no such kind of task, or the node's agent is older and does not know it", next: "see the list of tools; upgrade the agent on the node"},
+	inspector.ReasonNotAllowed:      {means: "the node's own configuration forbids this kind of task; no server can lift that", next: "ask whoever runs the node to allow it"},
+	inspector.ReasonScope:           {means: "the credential lacks the scope that this needs", next: "ask a tenant administrator for a token with that scope"},
+	inspector.ReasonTooManyTraces:   {means: "the node runs as many traces as it may", bound: fmt.Sprintf("%d traces a node", inspector.NodeTraces), next: "wait for one to end, or cancel one"},
+	inspector.ReasonTooManyHeavy:    {means: "the node runs a heavy task already", bound: fmt.Sprintf("%d heavy task a node", inspector.NodeHeavy), next: "wait for it to end, or cancel it"},
+	inspector.ReasonTooManyQueries:  {means: "the node answers as many queries as it may", bound: fmt.Sprintf("%d queries a node", inspector.NodeQueries), next: "try again in a moment"},
+	inspector.ReasonLate:            {means: "the request reached the node after it had to begin, so it never began", next: "start the task again"},
+	inspector.ReasonDuplicateTask:   {means: "the node has a task of this id already", next: "look at the ticket"},
+	inspector.ReasonBudget:          {means: "the agent is over its own budget and takes no work", next: "see the node's agent_budget events, then try a shorter or narrower task"},
+	inspector.ReasonMemory:          {means: "the task reached its memory budget", next: "narrow the target"},
+	inspector.ReasonAgentRestarted:  {means: "the agent was started anew while the task ran, and the task ended with its former life", next: "see what restarted it, then start the task again"},
+	inspector.ReasonAgentStopping:   {means: "the agent was stopping", next: "start the task again when the node is back", holds: away},
+	inspector.ReasonTaskPanicked:    {means: "a defect of the agent ended the task; the agent itself went on", next: "report it with the agent's version; try another target"},
+	inspector.ReasonTaskFailed:      {means: "the task failed on the node, as its message says", next: "read the message; try again with another target"},
+	inspector.ReasonResultTooLarge:  {means: "the result did not fit", bound: fmt.Sprintf("%d KiB a result", inspector.MaxResultBytes>>10), next: "narrow the target or the duration"},
+	inspector.ReasonInvalidArgument: {means: "an argument is malformed or outside its bounds; none is clamped", next: "see the tool's arguments and their bounds"},
+
+	// arguments
+	"unknown_argument":  {means: "the tool takes no argument of that name", next: "see the tool's arguments"},
+	"out_of_bounds":     {means: "a number lies outside its bounds; it is not clamped", bound: fmt.Sprintf("%d s for a duration, others as the tool says", inspector.MaxTaskSeconds), next: "send a value within the bounds"},
+	"malformed":         {means: "a value has the wrong form", next: "see what the field wants"},
+	"no_target":         {means: "the task is costly without a target and got none", next: "name a pid, cgroup, device, interface or tuple, as the tool says"},
+	"one_subject":       {means: "explain takes exactly one subject", next: "send the one that the question is about"},
+	"node_and_selector": {means: "node and selector exclude each other", next: "send one of them"},
+	"no_node":           {means: "the call does not say where", next: "send node or selector"},
+
+	// nodes
+	"unknown_node":         {means: "no node in your reach has that id or name", next: "list the nodes to see their ids and names"},
+	"ambiguous_node":       {means: "several nodes bear that name", next: "name the node by its id"},
+	"no_nodes":             {means: "no node in your reach bears all of these labels", next: "list the nodes to see their labels"},
+	"too_many_nodes":       {means: "the selector matches more nodes than one call may ask", bound: "50 nodes a call", next: "add a label"},
+	"node_offline":         {means: "the node has no open stream", next: "explain the node", holds: statusIs("offline")},
+	"node_stale":           {means: "the node's stream is open and silent", bound: tenants.NodeStaleAfter.String() + " of silence", next: "explain the node", holds: statusIs("stale")},
+	"node_never":           {means: "no agent of the node ever opened a stream", next: "start the agent on the machine", holds: statusIs("never")},
+	"node_quarantined":     {means: "the node's clock is too far off", bound: tenants.SkewCorrected.String() + " of skew", next: "set the clock of the machine", holds: statusIs("quarantined")},
+	"node_duplicate":       {means: "two agents use the node's identity at once", next: "enrol one of the machines anew", holds: statusIs("duplicate")},
+	"duplicate_identity":   {means: "two agents use the node's identity at once", next: "enrol one of the machines anew", holds: statusIs("duplicate")},
+	"node_revoked":         {means: "the node's certificate was revoked", next: "enrol the machine anew if it shall come back", holds: statusIs("revoked")},
+	"node_disconnected":    {means: "the node lost its connection while the task ran and did not come back in time", bound: "5 s to come back", next: "explain the node, then start the task again", holds: away},
+	"node_connection_lost": {means: "the node's connection broke a moment ago; the task ends unless it comes back", bound: "5 s to come back", next: "look at the ticket in a moment", holds: away},
+
+	// tasks
+	"not_delivered":  {means: "the request did not reach the node", next: "start the task again", holds: away},
+	"not_started":    {means: "no server process that holds the node, or not the node itself, took the request in time", bound: "5 s to begin", next: "try again in a moment; explain the node if it stays", holds: away},
+	"timed_out":      {means: "the node did not end the task by its deadline, so the server did", next: "start it again, shorter or narrower"},
+	"cancelled":      {means: "it was cancelled on request", next: "nothing is left to do"},
+	"abandoned":      {means: "the caller went away, and the task ended with the call", next: "start it again and stay, or take a longer one with a ticket"},
+	"unknown_ticket": {means: "no task in your reach has that ticket", next: "use the ticket_id that the task's first answer gave"},
+	"ticket_expired": {means: "the result was deleted after its time", bound: "24 h", next: "start the task again"},
+	"too_many_tasks": {means: "the tenant has as many active tasks as it may", bound: "128 tasks a tenant; a fan-out is one", next: "wait for some to end, or cancel some"},
+	"task_running":   {means: "the task has not ended, so it has no result yet", next: "look at the ticket in a moment"},
+	"no_result":      {means: "the task ended without a result", next: "explain the task"},
+
+	// events
+	"unknown_event":   {means: "no event in your reach has that id or is of that kind; of a node's report, the agent is newer than the server", next: "take the id from list_events", holds: kept("unknown_event")},
+	"too_many_events": {means: "the node made more records of events within an hour than are taken", bound: "2000 records an hour", next: "see the node's events for what storms", holds: kept("too_many_events")},
+
+	// data kept out
+	"clock_skew":      {means: "the node's clock is too far from the server's to be corrected", bound: tenants.SkewCorrected.String(), next: "set the clock of the machine", holds: kept("clock_skew")},
+	"too_old":         {means: "the data was older than what is accepted in replay", bound: tenants.MaxReplayAge.String(), next: "nothing: it cannot be taken in any more", holds: kept("too_old")},
+	"future":          {means: "the data lies in the server's future", next: "set the clock of the machine", holds: kept("future")},
+	"too_many_series": {means: "the node, or a question, has more series than are told apart", bound: fmt.Sprintf("%d series a node", tenants.MaxSeriesPerNode), next: "see which labels grow; filter the question", holds: kept("too_many_series")},
+	"unknown_layout":  {means: "the agent sent values of a set of series that the server had not seen; it asks for it by itself", next: "nothing: the agent sends it again"},
+
+	// credentials and limits
+	"no_credential":    {means: "no verified credential came with the call", next: "send a bearer token of this tenant"},
+	"token_expired":    {means: "the token's time is over", next: "ask a tenant administrator for a new one"},
+	"tenant_suspended": {means: "the tenant is suspended", next: "ask whoever runs the server"},
+	"too_much_data":    {means: "the answer would read more than one question may", next: "narrow from and to, name one node, or filter by labels"},
+	"too_many_calls":   {means: "more calls are under way than are taken at once", next: "wait for some to end"},
+	"answer_too_large": {means: "the answer does not fit its budget", bound: fmt.Sprintf("%d KiB", tenants.MaxAnswerBytes>>10), next: "ask for fewer rows"},
+	"body_too_large":   {means: "the request is too large", bound: fmt.Sprintf("%d KiB", tenants.MaxRequestBytes>>10), next: "send less"},
+	"rate":             {means: "calls came faster than they are taken", next: "wait, then go on more slowly"},
+	"deadline":         {means: "the answer did not come in time", next: "ask for less, or try again"},
+
+	// the server's own
+	"database_unavailable": {means: "the server's database does not answer", next: readAgain},
+	"database_busy":        {means: "the server's database has no connection free, or other work is in the way", next: readAgain},
+	"database_deadline":    {means: "the server's database did not answer in time", next: "ask for less, or try again"},
+	"server_stopping":      {means: "this server process was stopping", next: "try again: another one answers"},
+	"internal":             {means: "the server failed; it is no fault of the call", next: readAgain},
+}
