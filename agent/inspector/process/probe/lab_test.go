@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,3 +107,16 @@ func untilAsleep(t *testing.T, pid int) {
 
 // pause gives way for the length of one poll of a bounded wait.
 func pause() { <-time.After(5 * time.Millisecond) }
+
+func logOf(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), nil))
+}
+
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); pause() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not come", what)
+		}
+	}
+}

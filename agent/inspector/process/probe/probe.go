@@ -27,6 +27,9 @@ type Config struct {
 	Proc    string   // where procfs is mounted; "" means /proc
 	Sys     string   // where sysfs is mounted; not used by this module
 	Disable []string // signals that stay off
+	// StateDir is a folder that outlives the agent, for the programs that are
+	// known on the node; "" keeps them in memory only.
+	StateDir string
 	// Emit takes what the module's own ring reports as it happens. It does not
 	// block and is safe for concurrent use. Nil: cold events are off.
 	Emit func(inspector.Occurrence)
@@ -44,6 +47,7 @@ type Collector struct {
 	missed   map[string]uint64 // by program
 	shown    *series
 	last     time.Time
+	watcher  *watcher // nil: nobody listens
 }
 
 var signals = []string{process.SignalRunQueue, process.SignalFork, process.SignalExec, process.SignalExit, process.SignalOOMKill}
@@ -62,7 +66,13 @@ func New(cfg Config, log *slog.Logger) (*Collector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the process module's programs: %w", err)
 	}
-	return open(spec, cfg, log), nil
+	c := open(spec, cfg, log)
+	if cfg.Emit != nil {
+		if c.watcher, err = openWatcher(cfg, 0, nil, log); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return c, nil
 }
 
 func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
@@ -166,6 +176,7 @@ func (c *Collector) Capabilities() []inspector.Capability {
 		} else if cp.Level == inspector.Off && none != "" {
 			cp.Reason += "; " + none
 		}
+		c.watcher.degrade(&cp)
 		out = append(out, cp)
 	}
 	return out
@@ -228,7 +239,11 @@ func (c *Collector) Collect(ctx context.Context, now time.Time) ([]*inspector.Wi
 
 // Close unloads the programs.
 func (c *Collector) Close() error {
-	if err := c.set.Close(); err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
+	var err error
+	if c.watcher != nil {
+		err = c.watcher.close()
+	}
+	if err = errors.Join(err, c.set.Close()); err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
 		return fmt.Errorf("close the process module: %w", err)
 	}
 	return nil

@@ -35,9 +35,15 @@ struct signal_struct {
 struct kernfs_node {
 	u64 id; /* since 5.5 */
 	const char *name;
+	struct kernfs_node *__parent; /* since 6.15 */
+};
+
+struct kernfs_node___before_6_15 {
+	struct kernfs_node *parent;
 };
 
 struct cgroup;
+struct cgroup_root;
 
 struct cgroup_subsys_state {
 	struct cgroup *cgroup;
@@ -47,12 +53,15 @@ struct cgroup_subsys_state {
 struct cgroup {
 	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 };
 
 struct css_set {
 	struct cgroup_subsys_state *subsys[16];
 	struct cgroup *dfl_cgrp;
 };
+
+struct mm_struct;
 
 struct task_struct___process {
 	unsigned int __state; /* since 5.14 */
@@ -62,6 +71,7 @@ struct task_struct___process {
 	struct task_struct___process *real_parent, *group_leader;
 	struct signal_struct *signal;
 	struct css_set *cgroups;
+	struct mm_struct *mm;
 };
 
 struct task_struct___before_5_14 {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"golang.org/x/sys/unix"
 
 	"github.com/telltale-dev/telltale/agent/cgroups"
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -180,14 +179,3 @@ func pidNamespace(proc string) uint32 {
 // tick is the unit of start times in /proc (USER_HZ, 100 on every platform
 // that this runs on).
 const tick = uint64(time.Second) / 100
-
-var errNoClock = errors.New("no boot clock")
-
-// bootTime turns a time since boot into one of the wall clock.
-func bootTime(ns uint64) (time.Time, error) {
-	var boot unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
-		return time.Time{}, errNoClock
-	}
-	return time.Now().Add(time.Duration(int64(ns) - boot.Nano())), nil
-}
