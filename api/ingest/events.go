@@ -23,6 +23,7 @@ const (
 	maxKindBytes    = 40
 	maxSampleFields = 24  // labels, and values, of one sample
 	maxSampleText   = 512 // bytes of one value
+	recordAttempts  = 3   // of an event that fails while the database answers
 )
 
 // event records one event before its number is passed on: the record is there
@@ -37,12 +38,22 @@ func (st *stream) event(ctx context.Context, seq uint64, m *pb.Event) error {
 	if err != nil {
 		return st.refuse(ctx, seq, "malformed", err.Error())
 	}
-	err = patiently(ctx, func() error { return s.deps.Events.Record(ctx, st.scope, r, st.skew.value) })
-	if err != nil {
-		if f := fault.Of(err); f.Kind == fault.Invalid {
-			return st.refuse(ctx, seq, f.Reason, f.Msg)
+	record := func() error { return s.deps.Events.Record(ctx, st.scope, r, st.skew.value) }
+	for attempt := 1; ; attempt++ {
+		err = patiently(ctx, record)
+		if err == nil || fault.Is(err, fault.Invalid) || away(err) || ctx.Err() != nil || attempt == recordAttempts {
+			break
 		}
+	}
+	switch f := fault.Of(err); {
+	case err == nil:
+	case f.Kind == fault.Invalid:
+		return st.refuse(ctx, seq, f.Reason, f.Msg)
+	case away(err) || ctx.Err() != nil:
 		return err
+	default: // a defect of ours; the node's windows must not wait for its end
+		s.log.Error("an event could not be recorded and is kept out", "node", st.node, "kind", r.Kind, "error", err)
+		return st.refuse(ctx, seq, "not_recorded", r.Kind)
 	}
 	s.count.events.Add(1)
 	return st.advance(ctx, seq)

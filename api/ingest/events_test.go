@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"slices"
@@ -50,6 +51,10 @@ func (l *ledger) Record(_ context.Context, scope tenants.Scope, r inspector.Even
 	if r.Kind == "of_the_future" {
 		l.mu.Unlock()
 		return fault.New(fault.Invalid, "unknown_event", "this server does not know the kind")
+	}
+	if r.Kind == "poison" {
+		l.mu.Unlock()
+		return errors.New("a defect")
 	}
 	l.records[ledgerKey{scope.Principal.ID, r.Fingerprint.String(), r.Begun.UnixNano()}] = r
 	stored, hang := l.stored, l.hang
@@ -231,6 +236,9 @@ func TestMalformedEventsAreKeptOut(t *testing.T) {
 	}
 	if got := push(good(func(e *pb.Event) { e.Kind = []byte("of_the_future") })); len(got) != 1 || got[0] != "unknown_event" {
 		t.Errorf("an unknown kind: kept out for %v", got)
+	}
+	if got := push(good(func(e *pb.Event) { e.Kind = []byte("poison") })); len(got) != 1 || got[0] != "not_recorded" {
+		t.Errorf("a defect of the server: kept out for %v", got)
 	}
 	seq++
 	c.window(seq, window(0))

@@ -53,6 +53,10 @@ func testRegistry() *inspector.Registry {
 		{Name: "network.opened", Kind: inspector.Delta, Unit: inspector.Count, Help: "Connections opened.", Signal: "tcp", Headline: true},
 		{Name: "network.drops", Kind: inspector.Delta, Unit: inspector.Count, Help: "Drops.", Signal: "tcp", Labels: []string{"reason"}},
 		{Name: "network.load", Kind: inspector.Gauge, Unit: inspector.Ratio, Help: "Load."},
+	}, Tasks: []inspector.TaskKind{
+		{Name: "trace_network_drops", Title: "Drops", Help: "Drops.", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Args: inspector.TraceArgs(60)},
+	}, Events: []inspector.EventKind{
+		{Name: "slow_io", Title: "Slow", Help: "Slow.", Severity: inspector.Warning, Immediate: true, Labels: []string{"device"}},
 	}})
 	return &reg
 }

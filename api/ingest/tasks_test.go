@@ -248,7 +248,7 @@ func TestTaskChannelNeedsItsReportStream(t *testing.T) {
 	defer cancel()
 	s, err := pb.NewAgentClient(r.dial(id.TLS())).Tasks(ctx)
 	must(t, err)
-	must(t, s.Send(&pb.TaskFrame{Kind: &pb.TaskFrame_Hello{Hello: &pb.TaskHello{}}}))
+	_ = s.Send(helloFrame()) // may come too late: the refusal is on its way
 	_, err = s.Recv()
 	if f := faultOf(err); status.Code(err) != codes.FailedPrecondition || f.GetReason() != "no_report_stream" || f.GetRetryAfterMs() == 0 {
 		t.Errorf("another connection: %v", err)
