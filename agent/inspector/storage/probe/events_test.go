@@ -230,6 +230,21 @@ func TestRefusedOperationIsNoErrorEvent(t *testing.T) {
 	}
 }
 
+// A signal that works but makes no events is not whole.
+func TestSignalWithoutEvents(t *testing.T) {
+	needRoot(t)
+	w := watch(t, Config{Emit: (&ear{}).emit}, 0, 0)
+	if err := w.set.Detach(eventsProgRqSlow, "unloaded by the test"); err != nil {
+		t.Fatal(err)
+	}
+	for signal, want := range map[string]inspector.Level{storage.SignalLatency: inspector.Degraded, storage.SignalErrors: inspector.Full, storage.SignalRequests: inspector.Full} {
+		cp := inspector.Capability{Signal: signal, Level: inspector.Full}
+		if w.degrade(&cp); cp.Level != want || (cp.Reason == "") != (want == inspector.Full) {
+			t.Errorf("%+v, want %s", cp, want)
+		}
+	}
+}
+
 func agentCPU(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage

@@ -155,8 +155,8 @@ func (t *tracer) account(r *inspector.TaskResult, s *seen) {
 	note(s.counts[countLost], "%d single records found no room on their way; the counts are complete.")
 	if t.wanted.narrow() {
 		r.Lost += s.counts[countUnnoted]
-		note(s.counts[countUnnoted], "%d requests could not be followed: too many were under way at once.")
 	}
+	note(s.counts[countUnnoted], "%d requests could not be followed to whose they are: more than 8192 were under way at once.")
 	note(s.counts[countUngrouped], "%d requests are in the totals and in no row: there was room for 1024 rows.")
 	note(s.counts[countUntimed], "%d requests have no known latency: they were made before the task began, with accounting (queue/iostats) off.")
 	if !t.owners {
