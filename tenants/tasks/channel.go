@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -72,8 +73,8 @@ func (s *Service) ChannelOpened(ctx context.Context, scope tenants.Scope, hello 
 		return nil, nil, tenantdb.Fault(err)
 	}
 	c.mu.Lock()
-	for id, h := range f.adopted {
-		c.runs[id] = h
+	if !c.closed {
+		maps.Copy(c.runs, f.adopted)
 	}
 	c.mu.Unlock()
 	s.mu.Lock()
@@ -97,8 +98,18 @@ type found struct {
 	cancel  []ID
 }
 
-// settle compares what the node says it runs with what it should.
+// settle compares what the node says it runs with what it should. A channel
+// whose place was taken meanwhile knows less than its successor: it is refused.
 func (c *Channel) settle(ctx context.Context, tx pgx.Tx, hello Hello, f *found) error {
+	if _, err := tx.Exec(ctx, sqlTurn, c.key.node.String()); err != nil {
+		return err
+	}
+	c.s.mu.Lock()
+	replaced := c.s.channels[c.key] != c
+	c.s.mu.Unlock()
+	if replaced {
+		return fault.New(fault.Unavailable, "channel_replaced", "another channel of this node took its place").Do("close this one")
+	}
 	now := c.s.clock()
 	named := make([][16]byte, 0, len(hello.Running))
 	for _, id := range hello.Running[:min(len(hello.Running), maxRunning)] {
@@ -241,7 +252,7 @@ func (c *Channel) note(ctx context.Context, id ID, change func(*held)) error {
 }
 
 // stray answers a word on a task that this channel does not hold: one that
-// has ended is to be stopped.
+// has ended is to be stopped, another one is held from now on.
 func (c *Channel) stray(ctx context.Context, id ID) error {
 	over, err := c.s.areOver(ctx, c.key.tenant, []runKey{c.run(id)})
 	if err != nil {
@@ -250,8 +261,17 @@ func (c *Channel) stray(ctx context.Context, id ID) error {
 	if over[c.run(id)] {
 		c.s.counts.add(&c.s.counts.late)
 		c.out.Cancel(id)
+		return nil
 	}
-	return nil // an active one that is not held: its lease says what becomes of it
+	// It was sent on a channel of this node that was open before.
+	c.mu.Lock()
+	if !c.closed && c.runs[id] == nil {
+		now := c.s.clock()
+		c.runs[id] = &held{deadline: now.Add(inspector.MaxTaskSeconds * time.Second), began: &now, dirty: true}
+	}
+	c.mu.Unlock()
+	c.s.dirty(c, true)
+	return nil
 }
 
 // Rejected says that the node refused a task.

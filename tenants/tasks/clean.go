@@ -153,7 +153,7 @@ func cleanRefusal(r *inspector.Refusal) *inspector.Refusal {
 		return nil
 	}
 	c := inspector.Refusal{Kind: r.Kind, Reason: r.Reason, Arg: clip(r.Arg, 64), Msg: clip(r.Msg, maxText), Next: clip(r.Next, maxText)}
-	if _, ok := fault.ParseKind(r.Kind); !ok {
+	if k, ok := fault.ParseKind(r.Kind); !ok || k == fault.Unauthorized { // which would ask the caller to log in
 		c.Kind = fault.Internal.String()
 	}
 	if !word.MatchString(r.Reason) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
@@ -339,4 +341,33 @@ func TestChannelNeedsANode(t *testing.T) {
 		w.must(ch.Finished(t.Context(), id, done(1)))
 	}
 	w.check("untouched", w.get(w.s, id), Dispatched, "")
+}
+
+// Of two channels of one node that open at once, the later one decides.
+func TestChannelReplaced(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	slow := &Channel{s: w.s, key: nodeKey{w.a, w.n1.id}, life: 1, out: w.n1, runs: map[ID]*held{}}
+	ch, _ := w.n1.open(w.s, 1)
+	id := w.began(w.s, w.me(), drops("n1", 5))
+	err := w.s.db.InTenants(ctx, []tenants.TenantID{w.a}, func(ctx context.Context, tx pgx.Tx) error {
+		return slow.settle(ctx, tx, Hello{StartedNS: 1}, &found{})
+	})
+	if ofError(err) != "UNAVAILABLE channel_replaced " {
+		t.Error(err)
+	}
+	w.check("untouched", w.get(w.s, id), Dispatched, "")
+
+	// A word on a run that was sent on the former channel holds it on this one.
+	later, _ := w.n1.open(w.s, 1, id)
+	later.drop(id)
+	w.must(later.Accepted(ctx, id))
+	ch.Closed(ctx, false)
+	w.must(w.s.write(ctx))
+	w.must(w.s.renew(ctx))
+	if got := w.get(w.s, id); got.Status != Running || later.held() != 1 || len(w.n1.stops) != 0 {
+		t.Errorf("%+v", got)
+	}
+	w.must(later.Finished(ctx, id, done(1)))
+	w.check("ended", w.get(w.s, id), Completed, "")
 }

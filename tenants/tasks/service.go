@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"sync"
 	"time"
@@ -35,7 +36,7 @@ const (
 
 // Config tunes a Service.
 type Config struct {
-	Replica string           // name of this server process, as in the fleet's sessions
+	Replica string           // name of this server process, as in the fleet's sessions; empty: a random one
 	Now     func() time.Time // nil: time.Now
 }
 
@@ -100,6 +101,9 @@ func readRunKey(h tenantdb.Hint) (k runKey, ok bool) {
 func New(db *tenantdb.DB, reg *inspector.Registry, nodes Nodes, bus Bus, cfg Config, log *slog.Logger) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Replica == "" { // the empty name is nobody's
+		cfg.Replica = rand.Text()
 	}
 	if bus == nil {
 		bus = silence{}

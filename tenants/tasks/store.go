@@ -118,11 +118,17 @@ select r.tenant_id, r.task_id, r.node_id, r.ended_at is not null
   from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u(t, k, n)
   join task_run r on r.tenant_id = u.t and r.task_id = u.k and r.node_id = u.n`
 
+	// Channels of one node that open at the same moment take turns.
+	sqlTurn = `select pg_advisory_xact_lock(hashtextextended('task_run/' || $1::text, 0))`
+
 	// What a node that opens its channel had, and what became of what it names.
 	sqlOfNode = `
 select task_id, state, started_ns, cancel_at is not null, started_at, deadline_at from task_run
- where tenant_id = $1 and node_id = $2 and (ended_at is null or task_id = any($3::uuid[]))
- order by task_id`
+ where tenant_id = $1 and node_id = $2 and ended_at is null
+union
+select task_id, state, started_ns, cancel_at is not null, started_at, deadline_at from task_run
+ where tenant_id = $1 and task_id = any($3::uuid[]) and node_id = $2
+ order by 1`
 
 	sqlAdopt = `
 update task_run set state = $4, started_at = coalesce(started_at, $5), replica = $6, lease_until = $7, reason = ''

@@ -18,7 +18,7 @@ func TestPrepare(t *testing.T) {
 		"telltale_app": {sqlInsertTask, sqlInsertEnded, sqlInsertRuns, sqlCountActive, sqlLockTask, sqlEndRun, sqlCloseTask, sqlNodesOf, sqlAskCancel, sqlTask,
 			sqlRuns + only + sqlRunsTail, sqlSkipped + only, sqlStates, sqlList + sqlListAll + " limit 1", sqlList + fmt.Sprintf(sqlListSome, only, only)},
 		"telltale_ingest": {sqlLockTask, sqlEndRun, sqlPutResult, sqlCloseTask, sqlUnclaimed, sqlClaim, sqlRenew, sqlProgress, sqlPutPartials, sqlEnded,
-			sqlOfNode, sqlAdopt, sqlLetGo, sqlSignatures},
+			sqlTurn, sqlOfNode, sqlAdopt, sqlLetGo, sqlSignatures},
 		"telltale_jobs": {sqlTryLockTask, sqlEndRun, sqlCloseTask, sqlDue, sqlStandings, sqlExpireTasks, sqlForget},
 	} {
 		conn := dbtest.Connect(t, dbtest.As(t, dsn, role))
