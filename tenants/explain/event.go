@@ -104,8 +104,8 @@ func (s *Service) chain(e Event, near []Event, x *Explanation) {
 					continue
 				}
 				r := s.relate(effect, c)
-				if effect.ID != e.ID {
-					r.why += ", which is further up this chain"
+				if depth > 0 && (r.rank < edgeRank || s.relate(e, c).also) {
+					continue // a label alone carries no further, and no trouble causes itself
 				}
 				why[c.ID] = r
 				x.Chain = append(x.Chain, Link{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Confidence: Related,

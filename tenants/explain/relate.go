@@ -16,6 +16,7 @@ const (
 	aroundSpan  = 30 * time.Minute // what lies this far around is listed
 	maxDepth    = 4                // links from a cause to a cause
 	maxLinks    = 12
+	edgeRank    = 2
 )
 
 // ties are the labels that place a record: two records of one node that bear
@@ -67,7 +68,7 @@ func shared(a, b map[string][]string) (same, apart string) {
 type relation struct {
 	cause bool   // it belongs into the chain
 	also  bool   // it is the same trouble, not its cause
-	rank  int    // the higher, the firmer
+	rank  int    // the higher, the firmer; from edgeRank on the kinds declare it
 	why   string // of what it is, or is not
 }
 
@@ -99,7 +100,7 @@ func (s *Service) relate(e, c Event) relation {
 	case edge && apart != "":
 		return relation{why: fmt.Sprintf("%s can bring %s about, but this is another %s", c.Kind, e.Kind, apart)}
 	case edge:
-		return relation{cause: true, rank: 2, why: fmt.Sprintf("%s can bring %s about on the same node", c.Kind, e.Kind)}
+		return relation{cause: true, rank: edgeRank, why: fmt.Sprintf("%s can bring %s about on the same node", c.Kind, e.Kind)}
 	case same != "":
 		return relation{cause: true, rank: 1, why: "both bear " + same}
 	case apart != "":
