@@ -17,8 +17,8 @@ import (
 // diskStat is /sys/block/DEVICE/stat as far as requests do not tell it.
 type diskStat struct {
 	merges [3]uint64 // reads, writes, discards
-	busy   uint64    // ms with a request under way
-	waited uint64    // ms, summed over requests
+	busy   uint64    // ms with a request under way, of 32 bits
+	waited uint64    // ms, summed over requests, of 32 bits
 }
 
 func readStat(dir string) (s diskStat, err error) {
@@ -116,8 +116,9 @@ func addStat(r *inspector.TaskResult, row *inspector.ResultRow, before, after di
 		r.Totals[name+"_merges"] = after.merges[i] - before.merges[i]
 	}
 	if took > 0 {
-		row.Values["busy_ratio"] = min(float64(after.busy-before.busy)/1e3/took.Seconds(), 1)
-		row.Values["avg_under_way"] = float64(after.waited-before.waited) / 1e3 / took.Seconds()
+		busy, waited := uint32(after.busy-before.busy), uint32(after.waited-before.waited) // they wrap
+		row.Values["busy_ratio"] = min(float64(busy)/1e3/took.Seconds(), 1)
+		row.Values["avg_under_way"] = float64(waited) / 1e3 / took.Seconds()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -222,6 +223,16 @@ func TestWritebackIsTheKernels(t *testing.T) {
 		t.Errorf("%v bytes by the kernel: %+v", bytes, r)
 	}
 	t.Logf("%+v", rows)
+}
+
+// The kernel shows times in 32 bits: 49 days.
+func TestQueueTimesWrap(t *testing.T) {
+	row := &inspector.ResultRow{Values: map[string]float64{}}
+	r := &inspector.TaskResult{Totals: map[string]uint64{}}
+	addStat(r, row, diskStat{busy: 1<<32 - 300, waited: 1<<32 - 1000}, diskStat{busy: 200, waited: 3000}, time.Second)
+	if row.Values["busy_ratio"] != 0.5 || row.Values["avg_under_way"] != 4 {
+		t.Errorf("%v", row.Values)
+	}
 }
 
 // Two tasks look at the same device at the same time and do not disturb each
