@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"math"
 	"strconv"
 	"time"
@@ -30,41 +29,26 @@ type head struct {
 // and the outcomes are untouched.
 func (w *writing) commit(ctx context.Context, list []int) error {
 	w.attempts++
-	err := w.s.makeHours(ctx, w.tenantsOf(list), w.hoursOf(list))
-	if err != nil {
-		return err
-	}
-	err = w.transact(ctx, list)
-	if noPartition(err) { // dropped by the maintenance loop after we made it
-		w.s.hours.forget()
-		if err = w.s.makeHours(ctx, w.tenantsOf(list), w.hoursOf(list)); err == nil {
-			err = w.transact(ctx, list)
-		}
-	}
-	return err
-}
-
-func noPartition(err error) bool {
-	var pe *pgconn.PgError
-	return errors.As(err, &pe) && pe.Code == "23514" && pe.ConstraintName == ""
+	return w.s.parts.Write(ctx, w.tenantsOf(list)[0], w.timesOf(list), func() error { return w.transact(ctx, list) })
 }
 
 func (w *writing) expired(c *Checked) bool {
 	return c.ts.Before(w.now.Add(-tenants.WindowRetention))
 }
 
-func (w *writing) hoursOf(list []int) []int64 {
-	var hs []int64
+// timesOf lists the times of the windows that go into the table, one an hour.
+func (w *writing) timesOf(list []int) []time.Time {
+	var ts []time.Time
 	for _, i := range list {
 		c := &w.batch[i]
 		if c.plain || c.reason != "" || w.expired(c) {
 			continue
 		}
-		if h := hourOf(c.ts); len(hs) == 0 || hs[len(hs)-1] != h {
-			hs = append(hs, h)
+		if h := c.ts.Truncate(time.Hour); len(ts) == 0 || !ts[len(ts)-1].Equal(h) {
+			ts = append(ts, h)
 		}
 	}
-	return hs
+	return ts
 }
 
 func (w *writing) transact(ctx context.Context, list []int) error {

@@ -3,8 +3,6 @@ package metrics
 import (
 	"context"
 	"errors"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,87 +17,10 @@ const (
 	maintainLease = 20 * time.Second // longest hold of the maintenance lock
 )
 
-// hours remembers which partitions exist, so that the writer asks the database
-// only once for each hour.
-type hours struct {
-	mu    sync.Mutex
-	known map[int64]bool
-}
-
-func hourOf(t time.Time) int64 { return t.Unix() / 3600 }
-
-func hourStart(h int64) time.Time { return time.Unix(h*3600, 0).UTC() }
-
-func (h *hours) missing(hs []int64) []int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var out []int64
-	for _, x := range hs {
-		if !h.known[x] && !slices.Contains(out, x) {
-			out = append(out, x)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-func (h *hours) know(hs ...int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.known) > 1000 {
-		clear(h.known)
-	}
-	for _, x := range hs {
-		h.known[x] = true
-	}
-}
-
-func (h *hours) forget(hs ...int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(hs) == 0 {
-		clear(h.known)
-	}
-	for _, x := range hs {
-		delete(h.known, x)
-	}
-}
-
-// makeHours makes the partitions that the writer needs and that the
-// maintenance loop has not made. It runs outside the batch's transaction, so
-// that the batch holds no lock on the table's catalogue.
-func (s *Service) makeHours(ctx context.Context, ids []tenants.TenantID, hs []int64) error {
-	hs = s.hours.missing(hs)
-	if len(hs) == 0 {
-		return nil
-	}
-	err := s.db.InTenants(ctx, ids[:1], func(ctx context.Context, tx pgx.Tx) error {
-		return makePartitions(ctx, tx, hs)
-	})
-	if err == nil {
-		s.hours.know(hs...)
-	}
-	return err
-}
-
-func makePartitions(ctx context.Context, tx pgx.Tx, hs []int64) error {
-	for _, h := range hs {
-		if _, err := tx.Exec(ctx, sqlMakePartition, hourStart(h), hourStart(h+1)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // EnsurePartitions makes the missing partitions from the current hour to
 // hoursAhead after it.
 func (s *Service) EnsurePartitions(ctx context.Context) error {
-	now := hourOf(s.now())
-	var hs []int64
-	for h := now; h <= now+hoursAhead; h++ {
-		hs = append(hs, h)
-	}
-	err := s.alone(ctx, func(ctx context.Context, tx pgx.Tx) error { return makePartitions(ctx, tx, hs) })
+	err := s.alone(ctx, func(ctx context.Context, tx pgx.Tx) error { return s.parts.Ahead(ctx, tx, s.now(), hoursAhead) })
 	if err != nil {
 		return tenantdb.Fault(err)
 	}
@@ -116,14 +37,10 @@ func (s *Service) DropOldPartitions(ctx context.Context) error {
 	keep := s.now().Add(-tenants.WindowRetention)
 	var errs []error
 	for _, p := range parts {
-		if p.hi.After(keep) {
+		if p.Hi.After(keep) {
 			continue
 		}
-		s.hours.forget(hourOf(p.lo))
-		err := s.alone(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, sqlDropPartition, p.lo)
-			return err
-		})
+		err := s.alone(ctx, func(ctx context.Context, tx pgx.Tx) error { return s.parts.Drop(ctx, tx, p.Lo) })
 		if err != nil {
 			errs = append(errs, tenantdb.Fault(err))
 		}
@@ -131,25 +48,12 @@ func (s *Service) DropOldPartitions(ctx context.Context) error {
 	return errors.Join(append(errs, s.measure(ctx))...)
 }
 
-type span struct{ lo, hi time.Time }
-
-func (s *Service) partitions(ctx context.Context) ([]span, error) {
-	var out []span
-	err := s.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sqlPartitions)
-		if err != nil {
-			return err
-		}
-		out, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (p span, err error) {
-			err = r.Scan(&p.lo, &p.hi)
-			return p, err
-		})
+func (s *Service) partitions(ctx context.Context) (out []tenantdb.Partition, err error) {
+	err = s.db.Jobs(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out, err = s.parts.List(ctx, tx)
 		return err
 	})
-	if err != nil {
-		return nil, tenantdb.Fault(err)
-	}
-	return out, nil
+	return out, tenantdb.Fault(err)
 }
 
 // measure refreshes the gauges about partitions.
@@ -162,13 +66,13 @@ func (s *Service) measure(ctx context.Context) error {
 	now := s.now()
 	oldest := time.Duration(0)
 	for i, p := range parts {
-		have[hourOf(p.lo)] = true
-		if i == 0 && p.lo.Before(now) {
-			oldest = now.Sub(p.lo)
+		have[p.Lo.Unix()] = true
+		if i == 0 && p.Lo.Before(now) {
+			oldest = now.Sub(p.Lo)
 		}
 	}
 	ahead := 0
-	for have[hourOf(now)+int64(ahead)+1] {
+	for have[now.Truncate(time.Hour).Add(time.Duration(ahead+1)*time.Hour).Unix()] {
 		ahead++
 	}
 	s.counts.mu.Lock()

@@ -111,8 +111,8 @@ func TestPrepare(t *testing.T) {
 	heads.in(sel)
 	heads.sql.WriteString(")" + sqlTopHeadsTail)
 	for i, sql := range []string{
-		sqlPutLayout, sqlLayoutHash, sqlLayoutByHash, sqlUseLayout, sqlUseLayouts, sqlDropLayouts, sqlOpen, sqlSkip, sqlLockHeads, sqlInsertWin, sqlMoveHeads, sqlKeepOut, sqlMakePartition,
-		sqlDropPartition, sqlPartitions, sqlMaintainLock, sqlOff, sqlWindows, sqlLayouts, sqlSignals, sqlCountNodes, sqlCountHeads + sqlNotRevoked, heads.sql.String(), targetsHead(scope, "", start).sql.String() + sqlSilent,
+		sqlPutLayout, sqlLayoutHash, sqlLayoutByHash, sqlUseLayout, sqlUseLayouts, sqlDropLayouts, sqlOpen, sqlSkip, sqlLockHeads, sqlInsertWin, sqlMoveHeads, sqlKeepOut,
+		sqlMaintainLock, sqlOff, sqlWindows, sqlLayouts, sqlSignals, sqlCountNodes, sqlCountHeads + sqlNotRevoked, heads.sql.String(), targetsHead(scope, "", start).sql.String() + sqlSilent,
 		targetsQuery(scope, "", sel.Labels, "", start).sql.String(), targetsQuery(scope, "x", nil, "", start).sql.String(),
 		targetsQuery(scope, tenants.NewNodeID().String(), nil, "g", start).sql.String(),
 	} {

@@ -28,7 +28,7 @@ type Service struct {
 	heads   headlines
 	layouts *layouts
 	nodes   *nodeStates
-	hours   hours
+	parts   *tenantdb.Partitions
 	counts  counters
 }
 
@@ -48,7 +48,7 @@ func New(db *tenantdb.DB, reg *inspector.Registry, cfg Config, log *slog.Logger)
 		cfg.Now = time.Now
 	}
 	s := &Service{db: db, reg: reg, log: log, now: cfg.Now, owner: map[string]string{},
-		layouts: newLayouts(), nodes: newNodeStates(), hours: hours{known: map[int64]bool{}}}
+		layouts: newLayouts(), nodes: newNodeStates(), parts: tenantdb.NewPartitions(db, time.Hour, "win")}
 	for _, c := range reg.Components() {
 		for _, m := range c.Metrics {
 			s.owner[m.Name] = c.Name

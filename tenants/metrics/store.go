@@ -71,8 +71,5 @@ select t, n, r, c, $6::timestamptz, $6::timestamptz, e
 from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[]) as u(t, n, r, c, e)
 on conflict (tenant_id, node_id, reason) do update set n = w.n + excluded.n, last_at = excluded.last_at, example = excluded.example`
 
-	sqlMakePartition = `select telltale_make_partition('win', $1, $2)`
-	sqlDropPartition = `select telltale_drop_partition('win', $1)`
-	sqlPartitions    = `select lo, hi from telltale_partitions('win')`
-	sqlMaintainLock  = `select pg_try_advisory_xact_lock(hashtext('telltale_win_maintenance'))`
+	sqlMaintainLock = `select pg_try_advisory_xact_lock(hashtext('telltale_win_maintenance'))`
 )

@@ -3,6 +3,7 @@ package tenantdb
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +48,7 @@ func (p *Partitions) Make(ctx context.Context, tenant tenants.TenantID, times ..
 	var missing []time.Time
 	p.mu.Lock()
 	for _, t := range times {
-		if lo := t.Truncate(p.step); !p.known[lo.Unix()] {
+		if lo := t.Truncate(p.step); !p.known[lo.Unix()] && !slices.ContainsFunc(missing, lo.Equal) {
 			missing = append(missing, lo)
 		}
 	}
