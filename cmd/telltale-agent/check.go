@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,8 @@ const openDeadline = 30 * time.Second
 type checkReport struct {
 	Kernel       string            `json:"kernel"`
 	Capabilities []checkCapability `json:"capabilities"`
+	Tasks        []checkTask       `json:"tasks"`
+	Protection   checkProtection   `json:"protection"`
 	// Lacking and Grant are there when privileges are missing: what is, and
 	// the one command that gives it; no Grant where no command on the binary
 	// can.
@@ -44,8 +47,11 @@ type checkCapability struct {
 
 const checkHelp = `usage: telltale-agent check [flags]
 
-Print what every module can do on this machine, and why not.
+Print what every module and task can do on this machine, and why not, and how
+the agent protects itself and the machine.
 Exit codes: 0 every module opened, 1 one did not, 2 wrong command line.
+It takes the flags, variables and file of telltale-agent run, so that it sees
+the same machine with the same limits, and
 
   --json
         print the report as one JSON object
@@ -54,47 +60,61 @@ Exit codes: 0 every module opened, 1 one did not, 2 wrong command line.
 `
 
 // check is the command `telltale-agent check`: it opens every module, prints
-// what each signal can do here and why not, and closes them again. The exit
-// code is 0 when every module opened, whatever its level; 1 when one did not;
-// 2 for a wrong command line.
-func check(args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("telltale-agent check", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.Usage = func() {}
-	asJSON := flags.Bool("json", false, "")
-	verbose := flags.Bool("v", false, "")
-	err := flags.Parse(args)
+// what each signal and task can do here and why not, and closes them again.
+// The exit code is 0 when every module opened, whatever its level; 1 when one
+// did not; 2 for a wrong command line.
+func check(e env, args []string) int {
+	var asJSON, verbose bool
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool {
+		switch a {
+		case "--json", "-json":
+			asJSON = true
+		case "-v", "--v":
+			verbose = true
+		default:
+			return false
+		}
+		return true
+	})
+	var c runConfig
+	quiet := e
+	quiet.stdout = io.Discard
+	_, err := load(quiet, "telltale-agent check", args, c.settings(e))
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stdout, checkHelp)
+		fmt.Fprint(e.stdout, checkHelp)
 		return exitOK
 	}
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	var disable map[string][]string
+	if err == nil {
+		disable, err = c.check()
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "telltale-agent check: %v\nSee telltale-agent check --help.\n", err)
+		fmt.Fprintf(e.stderr, "telltale-agent check: %v\nSee telltale-agent check --help.\n", err)
 		return exitUsage
 	}
 	log := slog.New(slog.DiscardHandler)
-	if *verbose {
-		log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if verbose {
+		log = slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	report, err := preflight(collectors.List(collectors.Config{}, log))
+	modules := collectors.List(collectors.Config{Proc: c.proc, Sys: c.sys, Disable: disable}, log)
+	report, err := preflight(modules)
 	code := 0
 	if err != nil {
-		fmt.Fprintf(stderr, "telltale-agent check: %v\n", err)
+		fmt.Fprintf(e.stderr, "telltale-agent check: %v\n", err)
 		code = 1
 	}
-	if *asJSON {
-		enc := json.NewEncoder(stdout)
+	report.Protection = c.protection()
+	report.Tasks = c.offered(modules, report)
+	if asJSON {
+		enc := json.NewEncoder(e.stdout)
 		enc.SetIndent("", "  ")
 		if err := enc.Encode(report); err != nil {
-			fmt.Fprintf(stderr, "telltale-agent check: %v\n", err)
+			fmt.Fprintf(e.stderr, "telltale-agent check: %v\n", err)
 			return 1
 		}
 		return code
 	}
-	printReport(stdout, report, isTerminal(stdout))
+	printReport(e.stdout, report, isTerminal(e.stdout))
 	return code
 }
 
@@ -154,6 +174,14 @@ var levelColour = map[string]string{
 	string(inspector.Off):      "\x1b[31m",
 }
 
+// short leaves out of a reason the command that stands below the tables.
+func (r checkReport) short(reason string) string {
+	if r.Grant == "" {
+		return reason
+	}
+	return strings.Replace(reason, " (mend: `"+r.Grant+"`)", "", 1)
+}
+
 // printReport writes the table, one signal a line.
 func printReport(out io.Writer, report checkReport, colour bool) {
 	rows := [][5]string{{"COMPONENT", "SIGNAL", "LEVEL", "SOURCE", "REASON"}}
@@ -162,12 +190,21 @@ func printReport(out io.Writer, report checkReport, colour bool) {
 		if source == "" {
 			source = "-"
 		}
-		reason := c.Reason
-		if report.Grant != "" { // it stands below the table
-			reason = strings.Replace(reason, " (mend: `"+report.Grant+"`)", "", 1)
-		}
-		rows = append(rows, [5]string{c.Component, c.Signal, c.Level, source, reason})
+		rows = append(rows, [5]string{c.Component, c.Signal, c.Level, source, report.short(c.Reason)})
 	}
+	printTable(out, rows, colour)
+	printTasks(out, report, colour)
+	printProtection(out, report.Protection)
+	switch {
+	case report.Grant != "":
+		fmt.Fprintf(out, "\nThe agent lacks %s. This gives its programs what they need:\n  %s\n", strings.Join(report.Lacking, " and "), report.Grant)
+	case len(report.Lacking) > 0:
+		fmt.Fprintf(out, "\nThe agent lacks %s, and what started it (a service, a container) withholds them: allow them there.\n", strings.Join(report.Lacking, " and "))
+	}
+}
+
+// printTable writes rows in columns; the third one is a level.
+func printTable(out io.Writer, rows [][5]string, colour bool) {
 	var width [4]int
 	for _, r := range rows {
 		for i := range width {
@@ -181,12 +218,6 @@ func printReport(out io.Writer, report checkReport, colour bool) {
 		}
 		line := fmt.Sprintf("%-*s  %-*s  %s%-*s%s  %-*s  %s", width[0], r[0], width[1], r[1], before, width[2], r[2], after, width[3], r[3], r[4])
 		fmt.Fprintln(out, strings.TrimRight(line, " "))
-	}
-	switch {
-	case report.Grant != "":
-		fmt.Fprintf(out, "\nThe agent lacks %s. This gives its programs what they need:\n  %s\n", strings.Join(report.Lacking, " and "), report.Grant)
-	case len(report.Lacking) > 0:
-		fmt.Fprintf(out, "\nThe agent lacks %s, and what started it (a service, a container) withholds them: allow them there.\n", strings.Join(report.Lacking, " and "))
 	}
 }
 

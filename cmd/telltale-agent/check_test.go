@@ -44,9 +44,9 @@ The agent lacks CAP_BPF. This gives its programs what they need:
 }
 
 func TestCheckReportsEverySignalOnce(t *testing.T) {
-	var out, errOut bytes.Buffer
-	if code := check([]string{"--json"}, &out, &errOut); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &errOut)
+	e, out, errOut := testEnv(nil)
+	if code := check(e, []string{"--json", "--dir", t.TempDir()}); code != 0 {
+		t.Fatalf("exit code %d: %s", code, errOut)
 	}
 	var report checkReport
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
@@ -73,10 +73,10 @@ func TestCheckReportsEverySignalOnce(t *testing.T) {
 }
 
 func TestCheckRefusesWhatItDoesNotKnow(t *testing.T) {
-	for _, args := range [][]string{{"--jsn"}, {"extra"}} {
-		var out, errOut bytes.Buffer
-		if code := check(args, &out, &errOut); code != 2 || errOut.Len() == 0 {
-			t.Errorf("%v: exit code %d, %q", args, code, &errOut)
+	for _, args := range [][]string{{"--jsn"}, {"extra"}, {"--tasks-allow", "rm_rf"}} {
+		e, _, errOut := testEnv(nil)
+		if code := check(e, args); code != 2 || errOut.Len() == 0 {
+			t.Errorf("%v: exit code %d, %q", args, code, errOut)
 		}
 	}
 }
@@ -91,6 +91,51 @@ func TestCheckNamesTheModuleThatDoesNotOpen(t *testing.T) {
 	want := []checkCapability{{"storage", "io", "off", "", "no room"}}
 	if d := cmp.Diff(want, report.Capabilities); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// The check says of every task whether the node does it, and shows the breaker.
+func TestCheckOfTasksAndProtection(t *testing.T) {
+	dir := t.TempDir()
+	for range runner.DefaultCrashes + 1 {
+		runner.OpenBreaker(dir, runner.DefaultCrashes, slog.New(slog.DiscardHandler))
+	}
+	report := func(args ...string) (r checkReport, text string) {
+		e, out, errOut := testEnv(nil)
+		if code := check(e, append([]string{"--json", "--dir", dir}, args...)); code != 0 {
+			t.Fatalf("exit code %d: %s", code, errOut)
+		}
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+			t.Fatal(err)
+		}
+		var plain bytes.Buffer
+		printReport(&plain, r, false)
+		return r, plain.String()
+	}
+	tripped, text := report()
+	if tripped.Protection.Tripped == "" || tripped.Protection.TrippedUntil == nil || !strings.Contains(text, "three crashes in ten minutes") || !strings.Contains(text, "Budget: 20 % of one core") {
+		t.Errorf("protection %+v\n%s", tripped.Protection, text)
+	}
+	for _, k := range tripped.Tasks {
+		if k.Component != "host" && (k.Level != "off" || !strings.Contains(k.Reason, "three crashes")) {
+			t.Errorf("while the breaker is tripped: %+v", k)
+		}
+	}
+	if len(tripped.Tasks) == 0 {
+		t.Fatal("no task is listed")
+	}
+	if err := os.Remove(tripped.Protection.LifeFile); err != nil {
+		t.Fatal(err)
+	}
+	one := tripped.Tasks[0].Task
+	allowed, _ := report("--tasks-allow", one, "--modules-off", "storage")
+	for _, k := range allowed.Tasks {
+		switch {
+		case k.Task == one && strings.Contains(k.Reason, "tasks-allow"), k.Task != one && !strings.Contains(k.Reason, "tasks-allow"):
+			t.Errorf("with only %s allowed: %+v", one, k)
+		case k.Level != "full" && k.Reason == "":
+			t.Errorf("%+v: what is not full needs a reason", k)
+		}
 	}
 }
 
@@ -111,12 +156,12 @@ func TestCheckAsOrdinaryUser(t *testing.T) {
 	if len(bpfload.Lacking()) == 0 {
 		t.Skip("this user holds the capabilities")
 	}
-	var out, errOut bytes.Buffer
-	if code := check(nil, &out, &errOut); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &errOut)
+	e, out, errOut := testEnv(nil)
+	if code := check(e, nil); code != 0 {
+		t.Fatalf("exit code %d: %s", code, errOut)
 	}
 	if strings.Count(out.String(), "sudo setcap cap_bpf,cap_perfmon+ep /") != 1 || !strings.Contains(out.String(), "degraded") {
-		t.Errorf("the check printed:\n%s", &out)
+		t.Errorf("the check printed:\n%s", out)
 	}
 }
 
@@ -126,7 +171,7 @@ const grantedCheck = "TELLTALE_TEST_GRANTED"
 // an ordinary user gets what root gets.
 func TestGrantedCapabilitiesSuffice(t *testing.T) {
 	if os.Getenv(grantedCheck) != "" {
-		os.Exit(check([]string{"--json"}, os.Stdout, os.Stderr))
+		os.Exit(check(env{os.Stdout, os.Stderr, os.LookupEnv}, []string{"--json"}))
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it gives capabilities to another user")

@@ -41,7 +41,7 @@ func commands() []command {
 		{"run", "measure this machine and report, until stopped", run},
 		{"enrol", "make this machine a node of a tenant, once", enrol},
 		{"simulate", "run many synthetic agents in one process, over real streams", simulate},
-		{"check", "print what every module can do on this machine, and why not", nil},
+		{"check", "print what every module and task can do on this machine, and why not", nil},
 		{"version", "print the version", printVersion},
 	}
 }
@@ -87,7 +87,7 @@ func dispatch(ctx context.Context, e env, args []string) int {
 	case "--version":
 		args[0] = "version"
 	case "check":
-		return check(args[1:], e.stdout, e.stderr)
+		return check(e, args[1:])
 	}
 	for _, c := range commands() {
 		if c.name != args[0] {

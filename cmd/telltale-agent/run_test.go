@@ -154,7 +154,7 @@ func boot(t *testing.T, dir string) (a *agent, bad, good *probe, stop func()) {
 		t.Fatal(err)
 	}
 	bad, good = &probe{name: "bad"}, &probe{name: "good"}
-	a = c.build(id, uplink.Facts{}, []runner.Module{bad.module(), good.module()}, log)
+	a = c.build(id, uplink.Facts{}, nil, func(func(inspector.Occurrence)) []runner.Module { return []runner.Module{bad.module(), good.module()} }, log)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.supervise(ctx) }()

@@ -27,6 +27,9 @@ type setting struct {
 	set    func(string) error
 }
 
+// hiddenValue stands for a secret in what is logged.
+const hiddenValue = "(set)"
+
 func (s setting) variable() string {
 	if s.env != "" {
 		return s.env
@@ -80,7 +83,7 @@ func load(e env, name string, args []string, settings []setting) ([]slog.Attr, e
 			wrong = append(wrong, fmt.Errorf("%s: %w", source, err))
 		}
 		if s.secret {
-			value = "(set)"
+			value = hiddenValue
 		}
 		effective = append(effective, slog.String(s.name, value))
 	}

@@ -27,7 +27,7 @@ func TestSettingsPrecedence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.server != "from-flag:1" || c.queue != 200 || c.queueMiB != 3 || c.interval != 30*time.Second || c.memoryMiB != 64 || strings.Join(c.off, " ") != "network host" {
+	if c.server != "from-flag:1" || c.queue != 200 || c.queueMiB != 3 || c.interval != 30*time.Second || c.memoryMiB != 96 || strings.Join(c.off, " ") != "network host" {
 		t.Errorf("configuration: %+v", c)
 	}
 	for _, a := range effective {
