@@ -24,7 +24,10 @@ import (
 type Process struct {
 	Pid   int
 	Start uint64 // when it began, in clock ticks since boot, as in /proc/PID/stat
-	Comm  string // its name, clean
+	// Program tells the programs apart that one process runs one after the
+	// other: where its stack begins. 0 is unknown.
+	Program uint64
+	Comm    string // its name, clean
 
 	dir   string // /proc/PID
 	maps  []mapping
@@ -95,32 +98,44 @@ var ErrGone = errors.New("no such process")
 // Open looks at a process. ErrGone means that it ended or never was.
 func (fs *Files) Open(pid int) (*Process, error) {
 	p := &Process{Pid: pid, dir: filepath.Join(fs.proc, strconv.Itoa(pid)), files: fs}
-	var err error
-	if p.Start, p.Comm, err = identity(p.dir); err != nil {
+	id, err := readIdentity(p.dir)
+	if err != nil {
 		return nil, err
 	}
+	p.Start, p.Program, p.Comm = id.start, id.program, id.comm
 	return p, p.Refresh()
 }
 
-// identity reads a process's name and start time.
-func identity(dir string) (start uint64, comm string, err error) {
+// identity is what tells a process, and what it runs, from others.
+type identity struct {
+	start, program uint64
+	comm           string
+}
+
+func readIdentity(dir string) (id identity, err error) {
 	b, err := readProc(filepath.Join(dir, "stat"))
 	if err != nil {
-		return 0, "", gone(err)
+		return id, gone(err)
 	}
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 0 || end < open {
-		return 0, "", fmt.Errorf("%s/stat is malformed", dir)
+		return id, fmt.Errorf("%s/stat is malformed", dir)
 	}
 	f := strings.Fields(string(b[end+1:]))
-	if len(f) < 20 {
-		return 0, "", fmt.Errorf("%s/stat is malformed", dir)
+	if len(f) < 26 {
+		return id, fmt.Errorf("%s/stat is malformed", dir)
 	}
 	if (f[0] == "Z" || f[0] == "X") && lastThread(dir) {
-		return 0, "", ErrGone // ended, its parent has not asked for it yet
+		return id, ErrGone // ended, its parent has not asked for it yet
 	}
-	start, err = strconv.ParseUint(f[19], 10, 64)
-	return start, inspector.CleanText(string(b[open+1 : end])), err
+	id.comm = inspector.CleanText(string(b[open+1 : end]))
+	var errs [2]error
+	id.start, errs[0] = strconv.ParseUint(f[19], 10, 64)
+	id.program, errs[1] = strconv.ParseUint(f[25], 10, 64)
+	if id.program == 1 {
+		id.program = 0 // hidden from this process
+	}
+	return id, errors.Join(errs[:]...)
 }
 
 // lastThread says whether a process has no thread but the first.
@@ -136,8 +151,8 @@ func lastThread(dir string) bool {
 
 // Alive returns ErrGone when the process has ended, whoever has its number.
 func (p *Process) Alive() error {
-	start, _, err := identity(p.dir)
-	if err == nil && start != p.Start {
+	id, err := readIdentity(p.dir)
+	if err == nil && id.start != p.Start {
 		return ErrGone
 	}
 	return err
@@ -162,7 +177,8 @@ func readProc(name string) ([]byte, error) {
 
 // Refresh looks at the mappings again, for what was loaded since. What was
 // unmapped stays known unless something else took its place. A process that
-// ended, or whose id another one has now, is left as it was: ErrGone.
+// ended or runs another program, or whose id another one has now, is left as
+// it was: ErrGone.
 func (p *Process) Refresh() error {
 	b, err := readProc(filepath.Join(p.dir, "maps"))
 	if err != nil {
@@ -175,8 +191,12 @@ func (p *Process) Refresh() error {
 		}
 	}
 	found := parseMaps(b)
-	if err := p.Alive(); err != nil {
+	id, err := readIdentity(p.dir)
+	if err != nil {
 		return err
+	}
+	if id.start != p.Start || id.program != p.Program {
+		return ErrGone
 	}
 	fresh := false
 	for _, m := range found {

@@ -25,8 +25,19 @@ const volatile __u32 groups = 0;
 const volatile __u64 group_id[GROUPS] = {};
 const volatile __s32 group_subsys[GROUPS] = {}; /* index into css_set.subsys; -1: version 2 */
 
+/* A process that starts another program gets another stack: where it begins
+ * tells the programs of one process apart, here and in /proc. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct mm_struct {
+	unsigned long start_stack;
+};
+
+#pragma clang attribute pop
+
 struct sample_key {
 	__u64 start; /* of the process, boot time in ns */
+	__u64 program;
 	__u64 kernel, user; /* keys of stacks */
 	__s32 tgid;
 	__u32 pad;
@@ -65,6 +76,7 @@ struct {
  * live. */
 struct process_key {
 	__u64 start;
+	__u64 program;
 	__s32 tgid;
 	__u32 pad;
 };
@@ -174,6 +186,7 @@ int take_sample(void *ctx)
 		return 0; /* idle */
 	key.tgid = visible_tgid(p);
 	key.start = BPF_CORE_READ(p, group_leader, start_boottime);
+	key.program = BPF_CORE_READ(p, mm, start_stack);
 	if (!is_target(p, key.tgid, key.start))
 		return 0;
 	t->samples++;
@@ -197,6 +210,7 @@ int take_sample(void *ctx)
 			t->left_out++;
 	}
 	who.start = key.start;
+	who.program = key.program;
 	who.tgid = key.tgid;
 	bpf_map_update_elem(&seen, &who, &one, BPF_NOEXIST);
 	return 0;

@@ -14,10 +14,11 @@ import (
 )
 
 type profileProcessKey struct {
-	_     structs.HostLayout
-	Start uint64
-	Tgid  int32
-	Pad   uint32
+	_       structs.HostLayout
+	Start   uint64
+	Program uint64
+	Tgid    int32
+	Pad     uint32
 }
 
 type profileProfileTotals struct {
@@ -30,12 +31,13 @@ type profileProfileTotals struct {
 }
 
 type profileSampleKey struct {
-	_      structs.HostLayout
-	Start  uint64
-	Kernel uint64
-	User   uint64
-	Tgid   int32
-	Pad    uint32
+	_       structs.HostLayout
+	Start   uint64
+	Program uint64
+	Kernel  uint64
+	User    uint64
+	Tgid    int32
+	Pad     uint32
 }
 
 type profileStack struct {

@@ -152,7 +152,7 @@ func processRows(all []sampled, known map[profileProcessKey]*symbols.Process, p 
 		by[e.process] += e.count
 	}
 	keys := slices.SortedFunc(maps.Keys(by), func(a, b profileProcessKey) int {
-		return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a.Tgid, b.Tgid), cmp.Compare(a.Start, b.Start))
+		return cmp.Or(cmp.Compare(by[b], by[a]), cmp.Compare(a.Tgid, b.Tgid), cmp.Compare(a.Start, b.Start), cmp.Compare(a.Program, b.Program))
 	})
 	rows = []inspector.ResultRow{}
 	for _, key := range keys {

@@ -29,7 +29,7 @@ func (s *sampling) stacks() ([]sampled, error) {
 	var count uint64
 	it := s.set.Map(profileMapCounts).Iterate()
 	for it.Next(&key, &count) {
-		e := sampled{process: profileProcessKey{Start: key.Start, Tgid: key.Tgid}, count: count, lost: key.Kernel == lostStack || key.User == lostStack}
+		e := sampled{process: profileProcessKey{Start: key.Start, Program: key.Program, Tgid: key.Tgid}, count: count, lost: key.Kernel == lostStack || key.User == lostStack}
 		e.kernel = s.stack(key.Kernel)
 		e.user = s.stack(key.User)
 		out = append(out, e)

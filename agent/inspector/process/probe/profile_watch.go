@@ -30,16 +30,17 @@ func (w *watch) look() {
 		if _, known := w.known[key]; known || len(w.known) >= maxWatched {
 			continue
 		}
-		if t := w.target; t != nil && int(key.Tgid) == t.Pid && key.Start/tick == t.Start {
-			w.known[key] = t
+		if w.target != nil && same(key, w.target) {
+			w.known[key] = w.target
 			continue
 		}
 		w.known[key] = nil
 		if key.Tgid <= 0 {
 			continue // it has no number here
 		}
-		// Another process may have the number by now.
-		if p, err := w.files.Open(int(key.Tgid)); err == nil && p.Start == key.Start/tick {
+		// Another process may have the number by now, or the process have
+		// started another program.
+		if p, err := w.files.Open(int(key.Tgid)); err == nil && same(key, p) {
 			w.known[key] = p
 		}
 	}
@@ -57,4 +58,11 @@ func (w *watch) refresh() {
 		}
 		_ = p.Refresh() // one that ended stays as it was
 	}
+}
+
+// same says whether a process is the one that was sampled. A stack's begin of
+// 0 is unknown: a thread that is past having memory, or one of the kernel's;
+// or the agent may not see it.
+func same(key profileProcessKey, p *symbols.Process) bool {
+	return int(key.Tgid) == p.Pid && key.Start/tick == p.Start && (key.Program == p.Program || key.Program == 0 || p.Program == 0)
 }

@@ -1,7 +1,9 @@
 /* Ends in the way that its first argument names. */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,11 +37,18 @@ int main(int argc, char **argv)
 			return 1;
 		for (int i = 0, n = atoi(argv[2]); i < n; i++) {
 			pid_t child = fork();
-			if (child == 0)
+			if (child == 0) { /* each under a name of its own */
+				char name[16];
+
+				snprintf(name, sizeof(name), "c%d", i);
+				prctl(PR_SET_NAME, name);
 				abort();
+			}
+			printf("c%d %d\n", i, (int)child);
 			if (child < 0 || waitpid(child, 0, 0) != child)
 				return 1;
 		}
+		fflush(stdout);
 	}
 	return !strcmp(how, "fail") ? 3 : 0;
 }
