@@ -35,7 +35,8 @@ func (s *Server) listEvents(c *call) (any, error) {
 		return nil, err
 	}
 	page, err := s.cfg.Events.List(c.r.Context(), c.scope, q)
-	a := eventPage{Page: page, Notes: c.query.notes}
+	page.Notes = append(c.query.notes, page.Notes...)
+	a := eventPage{Page: page}
 	if page.Truncated != nil {
 		a.NextCursor = page.Truncated.NextCursor
 	}
@@ -45,8 +46,7 @@ func (s *Server) listEvents(c *call) (any, error) {
 // eventPage is a page of events with what the address adds to it.
 type eventPage struct {
 	events.Page
-	NextCursor string   `json:"next_cursor,omitempty"`
-	Notes      []string `json:"notes,omitempty"`
+	NextCursor string `json:"next_cursor,omitempty"`
 }
 
 func (s *Server) getEvent(c *call) (any, error) {

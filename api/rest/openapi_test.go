@@ -197,7 +197,7 @@ func TestDocumentNamesEveryParameter(t *testing.T) {
 				}
 			}
 			slices.Sort(want)
-			target := strings.NewReplacer("{tenant}", "acme", "{node}", w.db.String()).Replace(path)
+			target := strings.NewReplacer("{tenant}", "acme", "{node}", w.db.String(), "{event}", w.event, "{ticket}", w.ticket).Replace(path)
 			extra := "?nonsense=1"
 			for _, o := range operations() {
 				if _, q, ok := strings.Cut(o.path, "?"); ok && o.id == op.OperationID {

@@ -18,7 +18,7 @@ import (
 func TestEveryRouteAsksForACredential(t *testing.T) {
 	w := newWorld(t)
 	for _, op := range operations() {
-		target := op.target("acme", w.db)
+		target, body := w.target(op, "acme", w.db)
 		for _, c := range []struct {
 			name, token string
 			status      int
@@ -32,7 +32,7 @@ func TestEveryRouteAsksForACredential(t *testing.T) {
 			{"an expired token", w.expired, 401, "credential_expired", `error="invalid_token"`},
 			{"a token without the scope", w.hollow, 403, "insufficient_scope", `error="insufficient_scope"`},
 		} {
-			r := w.do(op.method, target, c.token, op.body)
+			r := w.do(op.method, target, c.token, body)
 			if r.StatusCode != c.status {
 				t.Errorf("%s with %s: %d, want %d: %s", op.id, c.name, r.StatusCode, c.status, r.body)
 				continue
@@ -52,14 +52,14 @@ func TestEveryRouteAsksForACredential(t *testing.T) {
 				t.Fatalf("%s with %s: the log holds the credential", op.id, c.name)
 			}
 		}
-		if op.need == tenants.Admin {
-			r := w.do(op.method, target, w.read, op.body)
-			if r.StatusCode != 403 || !strings.Contains(r.Header.Get("WWW-Authenticate"), `scope="telltale:read telltale:admin"`) {
+		if op.need != tenants.Read {
+			r := w.do(op.method, target, w.read, body)
+			if r.StatusCode != 403 || !strings.Contains(r.Header.Get("WWW-Authenticate"), `scope="telltale:read `+op.need.String()+`"`) {
 				t.Errorf("%s with telltale:read: %d %q", op.id, r.StatusCode, r.Header.Get("WWW-Authenticate"))
 			}
 		}
 		for _, token := range []string{w.admin, w.restricted} {
-			r := w.do(op.method, target, token, op.body)
+			r := w.do(op.method, target, token, body)
 			if r.StatusCode != op.status {
 				t.Errorf("%s: %d, want %d: %s", op.id, r.StatusCode, op.status, r.body)
 			}
@@ -92,11 +92,15 @@ func TestUnknownTenantLooksLikeAKnownOne(t *testing.T) {
 	w := newWorld(t)
 	for _, op := range operations() {
 		for _, token := range []string{"", "hunter2", w.read, w.globex} {
-			known := w.do(op.method, op.target("globex", w.db), token, op.body)
-			if token == w.globex {
-				known = w.do(op.method, op.target("acme", w.db), token, op.body)
+			do := func(tenant string) reply {
+				target, body := w.target(op, tenant, w.db)
+				return w.do(op.method, target, token, body)
 			}
-			unknown := w.do(op.method, op.target("initech", w.db), token, op.body)
+			known := do("globex")
+			if token == w.globex {
+				known = do("acme")
+			}
+			unknown := do("initech")
 			strip := func(r reply) (string, http.Header) {
 				ref := r.Header.Get(auth.ReferenceHeader)
 				h := r.Header.Clone()
@@ -120,7 +124,7 @@ func TestUnknownTenantLooksLikeAKnownOne(t *testing.T) {
 func TestForeignObjectsDoNotExist(t *testing.T) {
 	w := newWorld(t)
 	for _, op := range operations() {
-		if !strings.Contains(op.path, "{node}") {
+		if !strings.Contains(op.path+op.body, "{node}") {
 			continue
 		}
 		never := tenants.NewNodeID()
@@ -132,8 +136,11 @@ func TestForeignObjectsDoNotExist(t *testing.T) {
 			{"a node outside the selector", w.restricted, w.web},
 			{"another tenant's node, which the selector's label would match", w.restricted, w.foreign},
 		} {
-			got := w.do(op.method, op.target("acme", c.node), c.token, op.body)
-			none := w.do(op.method, op.target("acme", never), c.token, op.body)
+			do := func(id tenants.NodeID) reply {
+				target, body := w.target(op, "acme", id)
+				return w.do(op.method, target, c.token, body)
+			}
+			got, none := do(c.node), do(never)
 			if got.StatusCode != 404 || none.StatusCode != 404 {
 				t.Errorf("%s of %s: %d (and %d for an id that never was), want 404: %s", op.id, c.name, got.StatusCode, none.StatusCode, got.body)
 				continue
@@ -146,9 +153,20 @@ func TestForeignObjectsDoNotExist(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"secret-host", "web-1"} { // by name: the other tenant's, and the one outside
-			target := strings.ReplaceAll(op.target("acme", w.db), w.db.String(), name)
-			if r := w.do(op.method, target, w.restricted, op.body); r.StatusCode != 404 {
+			target, body := w.target(op, "acme", w.db)
+			named := strings.NewReplacer(w.db.String(), name)
+			if r := w.do(op.method, named.Replace(target), w.restricted, named.Replace(body)); r.StatusCode != 404 {
 				t.Errorf("%s of %s: %d, want 404", op.id, name, r.StatusCode)
+			}
+		}
+	}
+	for _, path := range w.hidden { // events and tasks of the other tenant, and of the node outside
+		if r := w.do("GET", "/t/acme/api/v1"+path, w.restricted, ""); r.StatusCode != 404 {
+			t.Errorf("%s: %d %s", path, r.StatusCode, r.body)
+		}
+		if strings.HasPrefix(path, "/tasks/") && !strings.HasSuffix(path, "/stream") {
+			if r := w.do("DELETE", "/t/acme/api/v1"+path, w.restricted, ""); r.StatusCode != 404 {
+				t.Errorf("cancel %s: %d %s", path, r.StatusCode, r.body)
 			}
 		}
 	}
@@ -164,6 +182,9 @@ func TestMethods(t *testing.T) {
 		"/t/acme/api/v1/nodes/x/modules":           {"PUT", "OPTIONS"},
 		"/t/acme/api/v1/session":                   {"GET", "HEAD", "POST", "DELETE", "OPTIONS"},
 		"/healthz":                                 {"GET", "HEAD", "OPTIONS"},
+		"/t/acme/api/v1/tasks":                     {"GET", "HEAD", "POST", "OPTIONS"},
+		"/t/acme/api/v1/tasks/x":                   {"GET", "HEAD", "DELETE", "OPTIONS"},
+		"/t/acme/api/v1/events/stream":             {"GET", "HEAD", "OPTIONS"},
 		"/t/acme/api/v1/metrics/query?metrics=a.b": {"GET", "HEAD", "OPTIONS"},
 	} {
 		for _, m := range []string{"PATCH", "OPTIONS"} {

@@ -74,6 +74,7 @@ type Config struct {
 	Timeout   time.Duration         // optional: longest time for one answer, 10 s
 	// BodyTimeout is the longest time that a body may take to arrive; optional, 5 s.
 	BodyTimeout time.Duration
+	StreamLife  time.Duration // optional: how long a stream lasts before its reader has to connect again, 10 min
 }
 
 // Server answers HTTP. It is safe for concurrent use and starts nothing.
@@ -95,6 +96,9 @@ func New(cfg Config) *Server {
 	}
 	if cfg.BodyTimeout <= 0 {
 		cfg.BodyTimeout = 5 * time.Second
+	}
+	if cfg.StreamLife <= 0 {
+		cfg.StreamLife = 10 * time.Minute
 	}
 	s := &Server{cfg: cfg, own: newOwnMetrics(cfg.Own), ready: newReadiness(cfg.Ready, cfg.Now), live: newStreams()}
 	s.mux = s.routes()

@@ -47,7 +47,7 @@ func TestSessionLife(t *testing.T) {
 	me := w.do("GET", at, "", "", cookie)
 	var again auth.SessionView
 	me.into(t, &again)
-	if me.StatusCode != 200 || again.CSRF != view.CSRF || again.Tenant != "acme" || again.Name != "admin" || strings.Join(again.Scopes, " ") != "telltale:read telltale:admin" {
+	if me.StatusCode != 200 || again.CSRF != view.CSRF || again.Tenant != "acme" || again.Name != "admin" || strings.Join(again.Scopes, " ") != "telltale:read telltale:diagnose telltale:admin" {
 		t.Errorf("who am I: %d %s", me.StatusCode, me.body)
 	}
 	if r := w.do("HEAD", at, "", "", cookie); r.StatusCode != 200 {

@@ -16,9 +16,8 @@ import (
 
 // Bounds of server-sent streams.
 const (
-	maxStreams          = 512 // of this server
-	maxPrincipalStreams = 8   // of one principal
-	streamLife          = 10 * time.Minute
+	maxStreams          = 512              // of this server
+	maxPrincipalStreams = 8                // of one principal
 	streamPulse         = 15 * time.Second // a comment keeps proxies from cutting a silent stream
 	streamRecheck       = 3 * time.Second  // how often the credential is looked at again
 	streamWrite         = 10 * time.Second // for one message to be taken in
@@ -78,7 +77,7 @@ func (s *Server) stream(h func(*call, *sse) error) http.HandlerFunc {
 			return
 		}
 		defer s.live.leave(who)
-		ctx, cancel := context.WithTimeoutCause(r.Context(), streamLife, errStreamEnd)
+		ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.StreamLife, errStreamEnd)
 		defer cancel()
 		out := &sse{w: w, allowed: func(ctx context.Context) bool { return s.stillAllowed(r.WithContext(ctx)) }}
 		err := h(&call{w: w, r: r.WithContext(ctx), scope: scope, query: parseParams(r.URL.RawQuery)}, out)

@@ -22,8 +22,10 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
 	"github.com/telltale-dev/telltale/tenants/directory"
+	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/tenants/tasks"
 	"github.com/telltale-dev/telltale/tenants/tenantdb/dbtest"
 )
 
@@ -33,6 +35,8 @@ type world struct {
 	t       testing.TB
 	fleet   *fleet.Service
 	metrics *metrics.Service
+	events  *events.Service
+	tasks   *tasks.Service
 	dir     *directory.Service
 	cfg     Config
 	srv     *Server
@@ -40,6 +44,9 @@ type world struct {
 
 	web, db    tenants.NodeID // acme's nodes; the restricted token sees db alone
 	foreign    tenants.NodeID // globex's node
+	event      string         // of db
+	hidden     []string       // events of web and of globex, tasks of them
+	ticket     string         // of a finished task on db
 	read       string         // acme, telltale:read
 	admin      string         // acme, telltale:admin
 	hollow     string         // acme, telltale:payloads, which grants nothing alone
@@ -57,9 +64,14 @@ func registry() *inspector.Registry {
 		{Name: "network.active", Kind: inspector.Gauge, Unit: inspector.Count, Help: "active", Headline: true},
 		{Name: "network.drops", Kind: inspector.Delta, Unit: inspector.Count, Help: "drops", Labels: []string{"reason"}},
 		{Name: "network.rtt", Kind: inspector.Histogram, Unit: inspector.Nanoseconds, Help: "rtt"},
+	}, Tasks: []inspector.TaskKind{
+		{Name: "trace_opens", Title: "Trace opens", Help: "Who opens.", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Args: inspector.TraceArgs(60), Signals: []string{"tcp"}},
+		{Name: "run_thing", Title: "Run", Help: "Runs.", Scope: inspector.ScopeAct, Cost: inspector.CostQuery},
 	}})
 	r.Add(inspector.Component{Name: "storage", Title: "Storage", Probe: true, Signals: []string{"io"}, Metrics: []inspector.Metric{
 		{Name: "storage.reads", Kind: inspector.Delta, Unit: inspector.Count, Help: "reads", Labels: []string{"device"}},
+	}, Events: []inspector.EventKind{
+		{Name: "slow_io", Title: "Slow I/O", Help: "A request took long.", Severity: inspector.Warning, Immediate: true, Labels: []string{"device"}, Related: []string{"storage.reads"}},
 	}})
 	return r
 }
@@ -76,6 +88,11 @@ func newWorld(t testing.TB) *world {
 	w.fleet = fleet.New(db, reg, fleet.Config{Replica: "test"}, quiet)
 	w.metrics = metrics.New(db, reg, metrics.Config{}, quiet)
 
+	w.tasks = tasks.New(db, reg, w.fleet, nil, tasks.Config{Replica: "test"}, quiet)
+	w.events = events.New(db, reg, w.dir, w.metrics, nil, events.Config{}, quiet)
+	w.run(w.tasks.Run)
+	w.run(w.events.Run)
+
 	site, err := auth.NewSite(auth.SiteConfig{PublicURL: origin, AllowedHosts: []string{"example.com"}, AllowedOrigins: []string{"https://inspector.example.org"}})
 	w.must(err)
 	tokens := auth.NewOperatorTokens(acc, nil, auth.OperatorConfig{TTL: time.Millisecond})
@@ -85,7 +102,7 @@ func newWorld(t testing.TB) *world {
 	w.cfg = Config{
 		Log:    log,
 		Guards: Guards{Gate: auth.NewGate(site, verifier, sessions, challenger), Fence: auth.NewFence(site), Sessions: sessions, Challenger: challenger},
-		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics,
+		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Registry: reg, StreamLife: 50 * time.Millisecond,
 		Ready:   []Check{{Name: "database", Ask: func(context.Context) error { return nil }}},
 		Version: Version{Version: "0.1.0", Commit: "abcdef", Go: "go1.26"},
 		Own:     prometheus.NewRegistry(),
@@ -105,16 +122,96 @@ func newWorld(t testing.TB) *world {
 		return secret
 	}
 	w.read = mint(acme, access.TokenSpec{Name: "reader", Scopes: tenants.Read})
-	w.admin = mint(acme, access.TokenSpec{Name: "admin", Scopes: tenants.Admin})
+	w.admin = mint(acme, access.TokenSpec{Name: "admin", Scopes: tenants.Admin | tenants.Diagnose})
 	w.hollow = mint(acme, access.TokenSpec{Name: "hollow", Scopes: tenants.Payloads})
-	w.restricted = mint(acme, access.TokenSpec{Name: "restricted", Scopes: tenants.Admin, Nodes: tenants.Selector{Labels: map[string]string{"role": "db"}}})
-	w.globex = mint(globex, access.TokenSpec{Name: "globex", Scopes: tenants.Admin})
+	w.restricted = mint(acme, access.TokenSpec{Name: "restricted", Scopes: tenants.Admin | tenants.Diagnose, Nodes: tenants.Selector{Labels: map[string]string{"role": "db"}}})
+	w.globex = mint(globex, access.TokenSpec{Name: "globex", Scopes: tenants.Admin | tenants.Diagnose})
 	past := access.New(db, quiet, func() time.Time { return time.Now().Add(-48 * time.Hour) })
 	yesterday := time.Now().Add(-24 * time.Hour)
 	secret, _, err := past.CreateToken(context.Background(), auth.Local(acme, "test", tenants.Admin), access.TokenSpec{Name: "old", Scopes: tenants.Read, ExpiresAt: &yesterday})
 	w.must(err)
 	w.expired = secret
+	w.evidence(acme, globex)
 	return w
+}
+
+// run runs a part until the test ends.
+func (w *world) run(part func(context.Context) error) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- part(ctx) }()
+	w.t.Cleanup(func() {
+		stop()
+		<-done
+	})
+}
+
+// evidence gives every node an event and a finished task.
+func (w *world) evidence(acme, globex tenants.Tenant) {
+	w.t.Helper()
+	ctx := context.Background()
+	for _, n := range []struct {
+		tn tenants.Tenant
+		id tenants.NodeID
+	}{{acme, w.web}, {acme, w.db}, {globex, w.foreign}} {
+		sc := nodeScope(n.tn, n.id)
+		at := time.Now().Add(-time.Second)
+		labels := map[string]string{"device": "sda"}
+		w.must(w.events.Record(ctx, sc, inspector.EventReport{Kind: "slow_io", Fingerprint: inspector.FingerprintOf("slow_io", labels), Begun: at, Last: at, Severity: inspector.Warning,
+			State: inspector.EventOpen, Labels: labels, SampleCount: 1, Samples: []inspector.EventSample{{At: at, Labels: map[string]string{"pid": "7"}, Values: map[string]float64{"latency_ms": 900}}}}, 0))
+		node := &answering{w: w}
+		ch, _, err := w.tasks.ChannelOpened(ctx, sc, tasks.Hello{StartedNS: 1, Kinds: []string{"trace_opens"}}, node)
+		w.must(err)
+		node.ch = ch
+		caller := auth.Local(n.tn, "test", tenants.Diagnose)
+		task, err := w.tasks.Do(ctx, caller, tasks.Request{Kind: "trace_opens", Node: n.id.String(), Args: map[string]any{"duration_s": 1}}, tasks.DoOptions{})
+		w.must(err)
+		page, err := w.events.List(ctx, caller, events.ListQuery{Node: n.id.String()})
+		w.must(err)
+		if len(page.Events) != 1 {
+			w.t.Fatalf("%d events of a node that had one", len(page.Events))
+		}
+		if n.id == w.db {
+			w.event, w.ticket = page.Events[0].ID, task.Ticket
+		} else {
+			w.hidden = append(w.hidden, "/events/"+page.Events[0].ID, "/tasks/"+task.Ticket, "/tasks/"+task.Ticket+"/stream")
+		}
+	}
+}
+
+// answering is a node that accepts and ends every task at once, except those
+// of more than eight seconds, which it only accepts.
+type answering struct {
+	w  *world
+	ch *tasks.Channel
+}
+
+func (a *answering) Dispatch(d tasks.Dispatch) bool {
+	done := make(chan struct{})
+	a.w.t.Cleanup(func() { <-done })
+	go func() {
+		defer close(done)
+		ctx := context.Background()
+		if a.ch.Accepted(ctx, d.ID) != nil || strings.Contains(string(d.Args), `"duration_s":20`) {
+			return
+		}
+		now := time.Now()
+		_ = a.ch.Finished(ctx, d.ID, tasks.Outcome{State: tasks.Completed, Result: &inspector.TaskResult{From: now, To: now, Totals: map[string]uint64{"opens": 3},
+			Rows:    []inspector.ResultRow{{Labels: map[string]string{"remote": "10.0.0.1:80"}, Count: 3, Values: map[string]float64{"srtt_us": 5}, Stack: []string{"tcp_connect"}}},
+			Samples: []inspector.ResultSample{{At: now, Labels: map[string]string{"comm": "curl"}}},
+			Profile: &inspector.Profile{Hz: 99, CPUs: 2, Seconds: 1, Samples: 1, Top: []inspector.ProfileFrame{{Function: "main", Self: 1, Total: 1, Share: 1}}, Folded: []inspector.FoldedStack{{Stack: "main", Count: 1}}},
+			Next:    []inspector.NextStep{{Tool: "metrics_summary", Args: map[string]any{"module": "network"}, Why: "to see the course"}}}})
+	}()
+	return true
+}
+
+func (a *answering) Cancel(id tasks.ID) bool {
+	go func() { _ = a.ch.Finished(context.Background(), id, tasks.Outcome{State: tasks.Cancelled}) }()
+	return true
+}
+
+func nodeScope(tn tenants.Tenant, id tenants.NodeID) tenants.Scope {
+	return tenants.Scope{Tenant: tn.ID, Slug: tn.Slug, Principal: tenants.Principal{Kind: tenants.NodePrincipal, ID: id.String()}, Nodes: tenants.Selector{IDs: []tenants.NodeID{id}}}
 }
 
 func (w *world) must(err error) {
@@ -139,7 +236,7 @@ func (w *world) node(tn tenants.Tenant, name string, labels map[string]string) t
 	w.must(err)
 	_, id, err := w.dir.RedeemEnrolToken(ctx, secret, directory.NodeFacts{Name: name, MachineID: "m-" + name, BootID: "b", OS: "linux", Arch: "amd64", Kernel: "6.18", AgentVersion: "0.1.0"})
 	w.must(err)
-	sc := tenants.Scope{Tenant: tn.ID, Slug: tn.Slug, Principal: tenants.Principal{Kind: tenants.NodePrincipal, ID: id.String()}, Nodes: tenants.Selector{IDs: []tenants.NodeID{id}}}
+	sc := nodeScope(tn, id)
 	_, err = w.fleet.SessionOpened(ctx, sc, fleet.SessionFacts{Remote: "192.0.2.1:1", MachineID: "m-" + name, BootID: "b", AgentVersion: "0.1.0", Kernel: "6.18", OS: "linux", Arch: "amd64"})
 	w.must(err)
 	w.must(w.fleet.RecordCapabilities(ctx, sc, []inspector.Capability{
@@ -291,12 +388,22 @@ func operations() []operation {
 		{"listNodes", "GET", "/nodes", "", tenants.Read, 200},
 		{"getNode", "GET", "/nodes/{node}", "", tenants.Read, 200},
 		{"getCapabilities", "GET", "/nodes/{node}/capabilities", "", tenants.Read, 200},
-		{"setModules", "PUT", "/nodes/{node}/modules", `{"off":["network"]}`, tenants.Admin, 200},
+		{"setModules", "PUT", "/nodes/{node}/modules", `{"off":["storage"]}`, tenants.Admin, 200},
 		{"getMetricsSummary", "GET", "/metrics/summary?module=network&node={node}", "", tenants.Read, 200},
 		{"queryMetrics", "GET", "/metrics/query?metrics=network.opens,network.active,network.rtt&node={node}", "", tenants.Read, 200},
+		{"listEvents", "GET", "/events?node={node}", "", tenants.Read, 200},
+		{"streamEvents", "GET", "/events/stream", "", tenants.Read, 200},
+		{"getEvent", "GET", "/events/{event}", "", tenants.Read, 200},
+		{"listTasks", "GET", "/tasks", "", tenants.Read, 200},
+		{"startTask", "POST", "/tasks", `{"kind":"trace_opens","node":"{node}","arguments":{"duration_s":1}}`, tenants.Diagnose, 200},
+		{"getTask", "GET", "/tasks/{ticket}", "", tenants.Read, 200},
+		{"cancelTask", "DELETE", "/tasks/{ticket}", "", tenants.Diagnose, 200},
+		{"streamTask", "GET", "/tasks/{ticket}/stream", "", tenants.Read, 200},
 	}
 }
 
-func (o operation) target(tenant string, node fmt.Stringer) string {
-	return "/t/" + tenant + "/api/v1" + strings.ReplaceAll(o.path, "{node}", node.String())
+// target is the operation's address, and its body, for a node.
+func (w *world) target(o operation, tenant string, node fmt.Stringer) (target, body string) {
+	fill := strings.NewReplacer("{node}", node.String(), "{event}", w.event, "{ticket}", w.ticket)
+	return "/t/" + tenant + "/api/v1" + fill.Replace(o.path), fill.Replace(o.body)
 }
