@@ -3,6 +3,7 @@ package ingest
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	pb "github.com/telltale-dev/telltale/api/telltalev1"
@@ -11,13 +12,17 @@ import (
 
 // Bounds of results on their way in. An agent sends one after the other.
 const (
-	maxChunk    = 64 << 10
-	maxAssembly = 4
+	maxChunk      = 64 << 10
+	maxAssembly   = 4
+	maxAssembling = 128 << 20 // bytes over all channels of a server
 )
 
-// assembly puts the results of one channel together from their chunks. The
-// zero value is ready; not safe for concurrent use.
-type assembly struct{ open []part }
+// assembly puts the results of one channel together from their chunks. Not
+// safe for concurrent use.
+type assembly struct {
+	held *atomic.Int64 // bytes held by all assemblies of the server
+	open []part
+}
 
 type part struct {
 	id   tasks.ID
@@ -48,12 +53,25 @@ func (a *assembly) add(id tasks.ID, c *pb.TaskChunk) (data []byte, whole bool, e
 	case len(c.Data) == 0 && !c.Last:
 		return nil, false, errProtocol("an empty chunk that is not the last")
 	}
+	if a.held.Add(int64(len(c.Data))) > maxAssembling {
+		a.held.Add(-int64(len(c.Data)))
+		return nil, false, retryable{errBusy("results"), soonAgain()}
+	}
 	p.next++
 	p.data = append(p.data, c.Data...)
 	if !c.Last {
 		return nil, false, nil
 	}
 	data = p.data
+	a.held.Add(-int64(len(data)))
 	a.open = slices.Delete(a.open, i, i+1)
 	return data, true, nil
+}
+
+// close gives up what is not whole.
+func (a *assembly) close() {
+	for _, p := range a.open {
+		a.held.Add(-int64(len(p.data)))
+	}
+	a.open = nil
 }

@@ -253,7 +253,6 @@ func seen[T any](h *hand, f func() T) T {
 	return f()
 }
 
-func (h *hand) got() int      { return seen(h, func() int { return len(h.orders) }) }
 func (h *hand) takenNow() int { return seen(h, func() int { return len(h.taken) }) }
 
 // result is a task result of about so many bytes.

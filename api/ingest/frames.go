@@ -12,6 +12,7 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	pb "github.com/telltale-dev/telltale/api/telltalev1"
+	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
@@ -35,7 +36,7 @@ const (
 func (st *stream) read(ctx context.Context, first chan<- *pb.AgentFrame, opened <-chan struct{}) error {
 	f, err := st.grpc.Recv()
 	if err != nil {
-		return st.unread(err)
+		return st.s.unread(st.scope, st.node, err)
 	}
 	first <- f
 	select {
@@ -46,7 +47,7 @@ func (st *stream) read(ctx context.Context, first chan<- *pb.AgentFrame, opened 
 	for {
 		f, err := st.grpc.Recv()
 		if err != nil {
-			return st.unread(err)
+			return st.s.unread(st.scope, st.node, err)
 		}
 		if st.failed.Load() {
 			return status.Error(codes.Canceled, "the stream was ended")
@@ -59,13 +60,13 @@ func (st *stream) read(ctx context.Context, first chan<- *pb.AgentFrame, opened 
 
 // unread counts what gRPC itself refused. Its own status is on its way to the
 // peer already.
-func (st *stream) unread(err error) error {
+func (s *Server) unread(scope tenants.Scope, node tenants.NodeID, err error) error {
 	switch status.Code(err) {
 	case codes.ResourceExhausted:
-		st.s.count.oversized.Add(1)
-		st.s.tally.add(st.scope, st.node, "oversized", status.Convert(err).Message())
+		s.count.oversized.Add(1)
+		s.tally.add(scope, node, "oversized", status.Convert(err).Message())
 	case codes.Internal, codes.InvalidArgument:
-		st.s.tally.add(st.scope, st.node, "undecodable", status.Convert(err).Message())
+		s.tally.add(scope, node, "undecodable", status.Convert(err).Message())
 	}
 	return err
 }

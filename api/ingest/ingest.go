@@ -16,6 +16,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -140,6 +141,8 @@ type Server struct {
 	tally *tally
 	admit *admission
 	count counters
+
+	assembling atomic.Int64 // bytes of results on their way in
 
 	readers sync.WaitGroup // of streams, and handlers of task channels; each ends soon after its stream
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 	pb "github.com/telltale-dev/telltale/api/telltalev1"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tasks"
 )
 
@@ -105,6 +107,35 @@ func TestTaskFramesThatEndTheChannel(t *testing.T) {
 	other.fine()
 }
 
+// Results on their way in are bounded over all channels, and what a channel
+// leaves unfinished is given back.
+func TestAssemblyIsBoundedOverAllChannels(t *testing.T) {
+	var held atomic.Int64
+	full := bytes.Repeat([]byte("x"), maxChunk)
+	channels := make([]assembly, maxAssembling/inspector.MaxResultBytes)
+	for i := range channels {
+		channels[i].held = &held
+		for n := range uint32(inspector.MaxResultBytes / maxChunk) {
+			if _, whole, err := channels[i].add(tasks.ID{1}, &pb.TaskChunk{Index: n, Data: full}); err != nil || whole {
+				t.Fatalf("channel %d, chunk %d: %v, %v", i, n, whole, err)
+			}
+		}
+	}
+	late := assembly{held: &held}
+	if _, _, err := late.add(tasks.ID{1}, &pb.TaskChunk{Data: full}); fault.Of(err).Reason != "too_many_results" {
+		t.Errorf("one too many: %v", err)
+	}
+	if data, whole, err := channels[0].add(tasks.ID{1}, &pb.TaskChunk{Index: 8, Last: true}); err != nil || !whole || len(data) != inspector.MaxResultBytes {
+		t.Errorf("%d bytes, %v, %v", len(data), whole, err)
+	}
+	for i := range channels {
+		channels[i].close()
+	}
+	if held.Load() != 0 {
+		t.Errorf("%d bytes are left in the account", held.Load())
+	}
+}
+
 // A channel that opens while another one of the node is open takes its place,
 // and the service hears of the first one's end before the second.
 func TestSecondTaskChannelTakesOver(t *testing.T) {
@@ -175,7 +206,7 @@ func FuzzTaskFrame(f *testing.F) {
 		d := newDesk()
 		d.owner[tasks.ID{}] = nodeKey{}
 		s := New(Config{}, Deps{Sessions: &memory{}, Windows: &memory{}}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-		ch := &taskStream{s: s, grpc: noTasks{ctx: t.Context()}, box: newOutbox(&s.count), ch: &deskChannel{d: d}}
+		ch := &taskStream{s: s, grpc: noTasks{ctx: t.Context()}, box: newOutbox(&s.count), ch: &deskChannel{d: d}, parts: assembly{held: &s.assembling}}
 		for n := 0; len(b) >= 2 && n < 30; n++ {
 			size := min(int(b[0])|int(b[1])<<8, len(b)-2)
 			var fr pb.TaskFrame
@@ -188,8 +219,11 @@ func FuzzTaskFrame(f *testing.F) {
 		for _, p := range ch.parts.open {
 			held += len(p.data)
 		}
-		if len(ch.parts.open) > maxAssembly || held > maxAssembly*inspector.MaxResultBytes {
-			t.Fatalf("%d results of %d bytes are held", len(ch.parts.open), held)
+		if ch.parts.close(); s.assembling.Load() != 0 {
+			t.Fatalf("%d bytes are left in the account", s.assembling.Load())
+		}
+		if held > maxAssembly*inspector.MaxResultBytes {
+			t.Fatalf("results of %d bytes are held", held)
 		}
 		for _, o := range d.ends[tasks.ID{}] {
 			if o.Result != nil {

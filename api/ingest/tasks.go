@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -50,6 +51,8 @@ const (
 	maxOrders     = 64               // orders waiting to be sent
 	orderTimeout  = 10 * time.Second // one blocked send
 	formerTimeout = 5 * time.Second  // for a replaced channel of the same node to be over
+	framesPerSec  = 100              // judged of one channel; an agent sends one a second and task, and results
+	frameBurst    = 300
 )
 
 // taskStream is one node's task channel. It stands on the node's report
@@ -68,7 +71,8 @@ type taskStream struct {
 	end    func() // closes ended: a younger channel takes over
 	closed chan struct{}
 
-	parts assembly   // the reader's own
+	parts assembly // the reader's own
+	pace  *rate.Limiter
 	work  sync.Mutex // held while a frame is judged
 	over  atomic.Bool
 
@@ -90,6 +94,7 @@ func (a agent) Tasks(g grpc.BidiStreamingServer[pb.TaskFrame, pb.TaskOrder]) err
 	t := &taskStream{
 		s: s, scope: c.scope, node: c.node, grpc: g, box: newOutbox(&s.count),
 		ended: make(chan struct{}), closed: make(chan struct{}),
+		parts: assembly{held: &s.assembling}, pace: rate.NewLimiter(framesPerSec, frameBurst),
 	}
 	t.end = sync.OnceFunc(func() { close(t.ended) })
 	s.readers.Add(1) // a handler that the transport no longer waits for
@@ -107,7 +112,10 @@ func (a agent) Tasks(g grpc.BidiStreamingServer[pb.TaskFrame, pb.TaskOrder]) err
 	ctx, stop := context.WithCancel(g.Context())
 	defer stop()
 	first, opened, read := make(chan *pb.TaskFrame, 1), make(chan struct{}), make(chan error, 1)
-	s.readers.Go(func() { read <- t.read(ctx, first, opened) })
+	s.readers.Go(func() {
+		defer t.parts.close()
+		read <- t.read(ctx, first, opened)
+	})
 	late := time.NewTimer(helloTimeout)
 	defer late.Stop()
 	select {
@@ -265,7 +273,7 @@ func (t *taskStream) heard(c *pb.Clock) {
 func (t *taskStream) read(ctx context.Context, first chan<- *pb.TaskFrame, opened <-chan struct{}) error {
 	f, err := t.grpc.Recv()
 	if err != nil {
-		return err
+		return t.s.unread(t.scope, t.node, err)
 	}
 	first <- f
 	select {
@@ -276,6 +284,9 @@ func (t *taskStream) read(ctx context.Context, first chan<- *pb.TaskFrame, opene
 	for {
 		f, err := t.grpc.Recv()
 		if err != nil {
+			return t.s.unread(t.scope, t.node, err)
+		}
+		if err := t.pace.Wait(ctx); err != nil {
 			return err
 		}
 		if err := t.judge(ctx, f); err != nil {
