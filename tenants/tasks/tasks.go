@@ -1,11 +1,12 @@
 // Package tasks owns bounded work on nodes: who may start it, on which node it
 // runs, how it ends, and the ticket by which its result is fetched.
 //
-// It alone writes the tables task, task_run and task_result. It knows neither
+// It alone writes the tables task, task_run and task_result; it reads the
+// directory's node and node_label by SQL for who may see what. It knows neither
 // the wire to the agents (api/ingest hands it an Outbox a node) nor what a
 // task measures (agent/inspector's words say what may be asked). Start reading
-// at Service.Do, then states.go for how a run moves, channel.go for what an
-// agent says, and sweep.go for what ends it when nobody says anything.
+// at Service.Do, then states.go for how a run moves, open.go and channel.go for
+// what an agent says, and sweep.go for what ends it when nobody says anything.
 package tasks
 
 import (
