@@ -162,8 +162,7 @@ func ifaceArg(name string) (out [16]int8) {
 // findInterface looks an interface up in the namespace of a process:
 // "thread-self" for the agent's own. It returns the namespace.
 func (t *tracer) findInterface(of, name string) (netns uint32, err error) {
-	netns, err = netnsInode(t.cfg.Proc + "/" + of + "/ns/net")
-	if err != nil {
+	if netns, err = netnsInode(t.cfg.Proc + "/" + of + "/ns/net"); err != nil {
 		return 0, err
 	}
 	b, err := os.ReadFile(t.cfg.Proc + "/" + of + "/net/dev")

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/telltale-dev/telltale/agent/cgroups"
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
@@ -26,7 +28,8 @@ type tracer struct {
 	cfg   Config
 	log   *slog.Logger
 	names *cgroups.Names
-	facts func() (*facts, error) // looked up once, by the first task
+	facts func() (*facts, error)     // looked up once, by the first task
+	tune  func(*ebpf.CollectionSpec) // of tests; nil: leave it as it is
 }
 
 func newTracer(cfg Config, log *slog.Logger) *tracer {

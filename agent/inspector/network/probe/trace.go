@@ -105,6 +105,12 @@ func (tr *trace) open() error {
 			}
 		}
 	}
+	if tr.tune != nil {
+		tr.tune(spec)
+	}
+	if err := bake(spec); err != nil {
+		return err
+	}
 	tr.set = bpfload.Open(spec, tr.plan.programs, nil, tr.log)
 	for _, p := range tr.plan.needed {
 		if f := tr.set.Failure(p); f != nil {
@@ -117,6 +123,25 @@ func (tr *trace) open() error {
 		_ = tr.set.Close()
 		return off("sockets cannot be told by their owner: " + f.Reason)
 	}
+	return nil
+}
+
+// bake writes the variables into their maps' first contents and forgets them:
+// the library would map them into memory and so keep the maps alive until the
+// next garbage collection.
+func bake(spec *ebpf.CollectionSpec) error {
+	for name, v := range spec.Variables {
+		m := spec.Maps[v.SectionName]
+		if m == nil || len(m.Contents) != 1 {
+			return fmt.Errorf("variable %s has no place", name)
+		}
+		data, ok := m.Contents[0].Value.([]byte)
+		if !ok || int(v.Offset)+len(v.Value) > len(data) {
+			return fmt.Errorf("variable %s has no place", name)
+		}
+		copy(data[v.Offset:], v.Value)
+	}
+	spec.Variables = nil
 	return nil
 }
 
