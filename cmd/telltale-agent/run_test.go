@@ -77,13 +77,23 @@ func (s *switchboard) Report(g grpc.BidiStreamingServer[pb.AgentFrame, pb.Server
 	}
 }
 
+// grpc makes a server with the switchboard's certificate.
+func (s *switchboard) grpc() *grpc.Server {
+	return grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{ClientAuth: tls.RequestClientCert,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{s.cert.Raw}, PrivateKey: s.key}}})))
+}
+
 // serve answers on addr until stop; "127.0.0.1:0" picks a port.
 func (s *switchboard) serve(t *testing.T, addr string) (at string, stop func()) {
 	t.Helper()
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{ClientAuth: tls.RequestClientCert,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{s.cert.Raw}, PrivateKey: s.key}}})))
+	g := s.grpc()
 	pb.RegisterAgentServer(g, s)
 	pb.RegisterEnrolmentServer(g, s)
+	return listen(t, g, addr)
+}
+
+func listen(t *testing.T, g *grpc.Server, addr string) (at string, stop func()) {
+	t.Helper()
 	lis, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
