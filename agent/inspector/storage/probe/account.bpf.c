@@ -5,7 +5,7 @@
  * The I/O account of one process, as /proc/PID/io adds it up: its threads,
  * and what its threads that ended and its children that it waited for left.
  */
-#include "kernel.h"
+#include "pidspace.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -24,7 +24,6 @@ struct signal_struct {
 };
 
 struct task_struct___io {
-	int pid, tgid;
 	u64 start_boottime;
 	struct task_struct___io *group_leader;
 	struct signal_struct *signal;
@@ -78,10 +77,12 @@ int each_thread(struct bpf_iter__task *ctx)
 	struct signal_struct *signal;
 	struct thread t = {};
 
-	if (!task || task->tgid != want_tgid)
+	if (!task)
 		return 0;
-	t.tgid = task->tgid;
-	t.tid = task->pid;
+	t.tgid = number_of(BPF_CORE_READ(task, group_leader));
+	if (t.tgid != want_tgid)
+		return 0;
+	t.tid = number_of(task);
 	t.born = task->start_boottime;
 	t.process_born = BPF_CORE_READ(task, group_leader, start_boottime);
 	BPF_CORE_READ_INTO(&t.comm, task, comm);

@@ -40,6 +40,7 @@ type accountThread struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	accountProgEachThread  = "each_thread"
+	accountVarOwnPidns     = "own_pidns"
 	accountVarUnusedThread = "unused_thread"
 	accountVarWantTgid     = "want_tgid"
 )
@@ -99,6 +100,7 @@ type accountMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type accountVariableSpecs struct {
+	OwnPidns     *ebpf.VariableSpec `ebpf:"own_pidns"`
 	UnusedThread *ebpf.VariableSpec `ebpf:"unused_thread"`
 	WantTgid     *ebpf.VariableSpec `ebpf:"want_tgid"`
 }
@@ -133,6 +135,7 @@ func (m *accountMaps) Close() error {
 //
 // It can be passed to loadAccountObjects or ebpf.CollectionSpec.LoadAndAssign.
 type accountVariables struct {
+	OwnPidns     *ebpf.Variable `ebpf:"own_pidns"`
 	UnusedThread *ebpf.Variable `ebpf:"unused_thread"`
 	WantTgid     *ebpf.Variable `ebpf:"want_tgid"`
 }

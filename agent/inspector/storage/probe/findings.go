@@ -62,7 +62,10 @@ func (n *namer) cgroup(labels map[string]string, hierarchy uint8, id uint64) {
 func (n *namer) maker(labels map[string]string, origin uint8, pid uint32, name []byte) {
 	switch origin {
 	case originProcess:
-		labels[labelBy], labels[labelProcess], labels[labelPid] = "process", comm(name), strconv.FormatUint(uint64(pid), 10)
+		labels[labelBy], labels[labelProcess] = "process", comm(name)
+		if pid != 0 { // a process outside the agent's PID namespace has no number there
+			labels[labelPid] = strconv.FormatUint(uint64(pid), 10)
+		}
 	case originKernel:
 		labels[labelBy], labels[labelProcess] = "kernel", comm(name)
 	default:

@@ -29,7 +29,6 @@ struct css_set___io {
 
 struct task_struct___io {
 	unsigned int flags;
-	int pid, tgid;
 	struct task_struct___io *group_leader;
 	u64 start_boottime; /* since 5.5 */
 	struct css_set___io *cgroups;

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -216,5 +217,43 @@ func TestLedgerOfThreadsThatEnd(t *testing.T) {
 	threads, ended := l.increases()
 	if len(threads) != 2 || threads[0].Own.Rchar != 3 || threads[1].Own.Rchar != 2 || ended.Rchar != 7 {
 		t.Errorf("%+v, %+v", threads, ended)
+	}
+}
+
+const insideEnv = "TELLTALE_TEST_INSIDE_PID_NAMESPACE"
+
+// An agent in a PID namespace is asked, and answers, with the numbers that it
+// sees there.
+func TestPidNamespace(t *testing.T) {
+	needRoot(t)
+	if os.Getenv(insideEnv) == "" {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestPidNamespace$", "-test.v")
+		cmd.Env = append(os.Environ(), insideEnv+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestPidNamespace") {
+			t.Fatalf("inside: %v\n%s", err, out)
+		}
+		return
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getpid() != 1 || pidNamespace("/proc") == 0 {
+		t.Fatal("the test is not in a namespace of its own")
+	}
+	l := newLoop(t, 1<<20)
+	r := perform(t, newTasks(t), storage.TraceSlowIO, map[string]any{"pid": 1, "device": l.name}, func() { l.read(t, 12) })
+	if r.Totals["requests"] != 12 {
+		t.Errorf("%v, want 12 requests of pid 1", r.Totals)
+	}
+	r = perform(t, newTasks(t), storage.MonitorProcessIO, map[string]any{"pid": 1}, func() { l.read(t, 12) })
+	if r.Totals["requests"] != 12 || r.Totals["read_bytes"] != 12*block {
+		t.Errorf("%v, want 12 reads of a block", r.Totals)
+	}
+	if rows := rowsWith(r, map[string]string{"row": "requests", "pid": "1", "device": l.name}); len(rows) != 1 || rows[0].Count != 12 {
+		t.Errorf("%+v", r.Rows)
 	}
 }

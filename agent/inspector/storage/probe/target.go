@@ -152,3 +152,24 @@ func (p process) alive(proc string) bool {
 	now, err := findProcess(proc, int64(p.pid))
 	return err == nil && now.born == p.born
 }
+
+// firstPidNamespace is the inode of the kernel's first PID namespace
+// (PROC_PID_INIT_INO).
+const firstPidNamespace = 0xEFFFFFFC
+
+// pidNamespace is the inode of the namespace whose numbers procfs shows, 0
+// for the first one.
+func pidNamespace(proc string) uint32 {
+	for _, who := range []string{"1", "self"} { // the first process of it is certainly in it
+		link, err := os.Readlink(filepath.Join(proc, who, "ns/pid"))
+		if err != nil {
+			continue
+		}
+		var n uint32
+		if _, err := fmt.Sscanf(link, "pid:[%d]", &n); err == nil && n != firstPidNamespace {
+			return n
+		}
+		return 0
+	}
+	return 0
+}

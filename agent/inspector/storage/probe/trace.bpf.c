@@ -44,6 +44,7 @@ const volatile __u32 sample_every = 1;
 const volatile __u32 max_samples = 200;
 
 #include "owner.h"
+#include "pidspace.h"
 
 /* Requests under way, by the address of their struct. */
 struct {
@@ -194,8 +195,8 @@ int BPF_PROG(rq_made, struct request *rq)
 		count(UNDER_WAY, -1);
 	leader = BPF_CORE_READ(task, group_leader);
 	o.born = BPF_CORE_READ(leader, start_boottime);
-	o.tgid = task->tgid;
-	o.tid = task->pid;
+	o.tgid = number_of(leader);
+	o.tid = number_of(task);
 	o.origin = task->flags & PF_KTHREAD ? KERNEL_THREAD : PROCESS;
 	if (want_tgid && (o.tgid != want_tgid || o.born / CLOCK_TICK != want_born))
 		return 0;

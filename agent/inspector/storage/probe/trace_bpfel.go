@@ -92,6 +92,7 @@ const (
 	traceProgRqMerged    = "rq_merged"
 	traceVarByProcess    = "by_process"
 	traceVarMaxSamples   = "max_samples"
+	traceVarOwnPidns     = "own_pidns"
 	traceVarSampleEvery  = "sample_every"
 	traceVarThresholdNs  = "threshold_ns"
 	traceVarUnusedRecord = "unused_record"
@@ -169,6 +170,7 @@ type traceMapSpecs struct {
 type traceVariableSpecs struct {
 	ByProcess    *ebpf.VariableSpec `ebpf:"by_process"`
 	MaxSamples   *ebpf.VariableSpec `ebpf:"max_samples"`
+	OwnPidns     *ebpf.VariableSpec `ebpf:"own_pidns"`
 	SampleEvery  *ebpf.VariableSpec `ebpf:"sample_every"`
 	ThresholdNs  *ebpf.VariableSpec `ebpf:"threshold_ns"`
 	UnusedRecord *ebpf.VariableSpec `ebpf:"unused_record"`
@@ -225,6 +227,7 @@ func (m *traceMaps) Close() error {
 type traceVariables struct {
 	ByProcess    *ebpf.Variable `ebpf:"by_process"`
 	MaxSamples   *ebpf.Variable `ebpf:"max_samples"`
+	OwnPidns     *ebpf.Variable `ebpf:"own_pidns"`
 	SampleEvery  *ebpf.Variable `ebpf:"sample_every"`
 	ThresholdNs  *ebpf.Variable `ebpf:"threshold_ns"`
 	UnusedRecord *ebpf.Variable `ebpf:"unused_record"`

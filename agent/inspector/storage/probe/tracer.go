@@ -75,7 +75,7 @@ type tracer struct {
 }
 
 // openTracer loads the programs. A kernel that refuses them gives a *Refusal.
-func openTracer(w wanted, ringBytes uint32, log *slog.Logger) (*tracer, error) {
+func openTracer(w wanted, ringBytes, pidns uint32, log *slog.Logger) (*tracer, error) {
 	spec, err := loadTrace()
 	if err != nil {
 		return nil, fmt.Errorf("read the tracing programs: %w", err)
@@ -89,7 +89,8 @@ func openTracer(w wanted, ringBytes uint32, log *slog.Logger) (*tracer, error) {
 		byProcess = 1
 	}
 	for name, v := range map[string]any{
-		traceVarWantDev: w.device.dev, traceVarWantPart: w.device.part,
+		traceVarOwnPidns: pidns,
+		traceVarWantDev:  w.device.dev, traceVarWantPart: w.device.part,
 		traceVarWantTgid: w.process.pid, traceVarWantBorn: w.process.born,
 		traceVarWantIo: w.blkio, traceVarWantV2: w.v2, traceVarWantMem: w.memory,
 		traceVarWantOp: op, traceVarThresholdNs: uint64(w.threshold), traceVarByProcess: byProcess,
