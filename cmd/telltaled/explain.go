@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
-	"github.com/telltale-dev/telltale/mcp"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/events"
 	causes "github.com/telltale-dev/telltale/tenants/explain"
@@ -153,31 +152,6 @@ func (e explainTasks) Task(ctx context.Context, scope tenants.Scope, ticket stri
 	out := causes.Task{Ticket: t.Ticket, Kind: t.Kind, Status: string(t.Status), By: t.By, CreatedAt: t.CreatedAt, Deadline: t.Deadline, EndedAt: t.EndedAt, Coverage: t.Coverage}
 	for _, r := range t.Runs {
 		out.Runs = append(out.Runs, causes.Run{Node: r.Node, Name: r.Name, Status: string(r.Status), Reason: r.Reason, Message: r.Message, Next: r.Next, StartedAt: r.StartedAt, EndedAt: r.EndedAt})
-	}
-	return out, nil
-}
-
-// explainForTools gives the tool explain what the service answers.
-type explainForTools struct{ s *causes.Service }
-
-func (e explainForTools) Explain(ctx context.Context, scope tenants.Scope, q mcp.ExplainQuery) (mcp.Explanation, error) {
-	x, err := e.s.Explain(ctx, scope, causes.Query{Node: q.Node, Event: q.Event, Task: q.Ticket, Refusal: q.Refusal})
-	if err != nil {
-		return mcp.Explanation{}, err
-	}
-	out := mcp.Explanation{Subject: x.Subject, At: x.At, Summary: x.Verdict, Window: x.Window, Coverage: x.Coverage,
-		Chain: []mcp.Cause{}, Changes: []mcp.ChangeSeen{}, LookedAt: x.Looked, NotLooked: []mcp.NotLooked{}}
-	for _, l := range x.Chain {
-		out.Chain = append(out.Chain, mcp.Cause{At: l.At, Node: l.Node, Name: l.Name, What: l.What, Sure: string(l.Confidence), Why: l.Why, Event: l.Event})
-	}
-	for _, c := range x.Changes {
-		out.Changes = append(out.Changes, mcp.ChangeSeen{At: c.At, Node: c.Node, Name: c.Name, What: c.What, Related: c.Related, Why: c.Why})
-	}
-	for _, n := range x.NotLooked {
-		out.NotLooked = append(out.NotLooked, mcp.NotLooked{What: n.What, Reason: n.Why})
-	}
-	for _, n := range x.Next {
-		out.Suggestion = append(out.Suggestion, mcp.Next{Tool: n.Tool, Arguments: n.Args, Why: n.Why})
 	}
 	return out, nil
 }
