@@ -24,6 +24,7 @@ const (
 type dropTask struct {
 	kept  keep[dropsTaskSample]
 	names map[uint64]string // of kernel addresses
+	here  map[uint32]string // interfaces of the agent's own namespace
 	note  string
 }
 
@@ -48,13 +49,13 @@ func (d *dropTask) prepare(tr *trace) error {
 		}
 		vars["by_reason"], vars["want_reason"] = true, v
 	}
+	var err error
+	if d.here, err = ownInterfaces(); err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
 	if name := tr.args.Text(network.ArgInterface); name != "" {
 		vars["want_name"] = ifaceArg(name)
-		here, err := ownInterfaces()
-		if err != nil {
-			return fmt.Errorf("list interfaces: %w", err)
-		}
-		for index, n := range here {
+		for index, n := range d.here {
 			if n == name {
 				vars["want_ifindex"] = index
 			}
@@ -184,6 +185,9 @@ func (d *dropTask) labels(tr *trace, g dropsTaskGroup, o owner, cgroup2 uint64) 
 		put(labels, "interface", name)
 	} else if g.Ifindex != 0 {
 		labels["interface"] = fmt.Sprintf("if%d", g.Ifindex)
+		if here := d.here[g.Ifindex]; here != "" && g.Netns == tr.facts.netns {
+			labels["interface"] = here
+		}
 	}
 	putTuple(labels, g.T, "source", "destination")
 	tr.putNetns(labels, g.Netns)

@@ -3,7 +3,10 @@ package probe
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -44,9 +47,9 @@ func TestDropTaskEqualsTheFilter(t *testing.T) {
 		t.Fatalf("the lab failed: filter %d, no port %d, buffer %d", nft, truth["Udp.NoPorts"], truth["Udp.RcvbufErrors"])
 	}
 	for _, c := range []struct {
-		reason, port, iface string
-		want                uint64
-	}{{"NETFILTER_DROP", "7777", "lo", nft}, {"NO_SOCKET", "7778", "lo", 11}, {"SOCKET_RCVBUFF", "7779", "if1", truth["Udp.RcvbufErrors"]}} {
+		reason, port string
+		want         uint64
+	}{{"NETFILTER_DROP", "7777", nft}, {"NO_SOCKET", "7778", 11}, {"SOCKET_RCVBUFF", "7779", truth["Udp.RcvbufErrors"]}} {
 		got := sum(r, map[string]string{"reason": c.reason, "destination_port": c.port, "protocol": "udp", "source": "127.0.0.1", "destination": "127.0.0.1", "netns": fmt.Sprint(n.inode)})
 		if got != c.want {
 			b, _ := json.MarshalIndent(r.Rows, "", " ")
@@ -73,6 +76,14 @@ func TestDropTaskEqualsTheFilter(t *testing.T) {
 			t.Errorf("a filter that nothing passes: %v", p.Totals)
 		}
 	}
+	if rows := rowsWith(r, map[string]string{"reason": "SOCKET_RCVBUFF", "pid": strconv.Itoa(os.Getpid())}); len(rows) == 0 {
+		t.Logf("the full socket has no owner in %+v", r.Rows)
+	}
+	for _, row := range rowsWith(r, map[string]string{"destination_port": "7777"}) {
+		if row.Labels["interface"] != "lo" || row.Values["bytes"] != float64(row.Count*38) {
+			t.Errorf("the filtered packets: %+v", row)
+		}
+	}
 	found := false
 	for _, s := range r.Samples {
 		if s.Labels["reason"] == "NO_SOCKET" && s.Labels["protocol"] == "udp" {
@@ -86,4 +97,34 @@ func TestDropTaskEqualsTheFilter(t *testing.T) {
 	}
 	n.check(unix.Close(tx))
 	n.check(unix.Close(full))
+}
+
+// IPv6 addresses, and IPv4 in IPv6 sockets, are told like all others.
+func TestTasksKnowIPv6(t *testing.T) {
+	n := newNetns(t)
+	cfg := Config{Netns: n.inode}
+	six := start(t, cfg, network.TraceDrops, map[string]any{"address": "::1", "port": 7778})
+	mapped := start(t, cfg, network.MonitorTCP, map[string]any{"address": "127.0.0.1"})
+	plain := start(t, cfg, network.MonitorTCP, map[string]any{"address": "::1"})
+	var fd int
+	var err error
+	n.do(func() { fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) })
+	n.check(err)
+	for range 7 {
+		n.check(unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet6{Port: 7778, Addr: [16]byte(net.IPv6loopback)}))
+	}
+	n.check(unix.Close(fd))
+	n.check(n.exchange(unix.AF_INET6, unix.IPPROTO_TCP, &unix.SockaddrInet6{Port: 7001, Addr: [16]byte(net.IPv6loopback)}))
+	n.check(n.exchange(unix.AF_INET6, unix.IPPROTO_TCP, &unix.SockaddrInet6{Port: 7002, Addr: [16]byte(net.IPv4(127, 0, 0, 1))}))
+	if r := six.end(); r.Totals["packets"] != 7 || sum(r, map[string]string{"source": "::1", "destination": "::1", "protocol": "udp", "reason": "NO_SOCKET"}) != 7 {
+		show(t, r)
+		t.Error("7 packets to a closed port of ::1 are not there")
+	}
+	for port, task := range map[string]*runningTask{"7002": mapped, "7001": plain} {
+		r := task.end()
+		if r.Totals["active_opens"] != 1 || r.Totals["passive_opens"] != 1 || len(rowsWith(r, map[string]string{"port": port, "direction": "out"})) != 1 || r.Totals["closes"] != 2 {
+			show(t, r)
+			t.Errorf("port %s: %v", port, r.Totals)
+		}
+	}
 }

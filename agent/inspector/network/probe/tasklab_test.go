@@ -127,7 +127,14 @@ func (n *netns) filtered() uint64 {
 // is compared then belongs to one moment. They are given as increases.
 func calm(t *testing.T, n *netns, task *runningTask, before map[string]uint64) (*inspector.TaskResult, map[string]uint64) {
 	t.Helper()
-	first := n.fields()
+	first, still := n.fields(), 0
+	until(t, "the kernel's counters rest", func() bool {
+		now := n.fields()
+		if still++; !sameFields(first, now) {
+			first, still = now, 0
+		}
+		return still >= 40
+	})
 	r := task.end()
 	after := n.fields()
 	if !sameFields(first, after) {

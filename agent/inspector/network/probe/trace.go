@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -262,7 +263,9 @@ func (tr *trace) result(from, to time.Time) (*inspector.TaskResult, error) {
 		r.Unknown -= min(r.Unknown, counts[tr.plan.claimed])
 	}
 	for _, c := range costs {
-		r.Lost += c.Missed
+		if slices.Contains(tr.plan.needed, c.Program) {
+			r.Lost += c.Missed // the kernel does not run a program inside itself
+		}
 	}
 	if rate := tr.args.Int(inspector.ArgSampleRate); rate > 1 {
 		r.SampleRate = uint64(rate)
