@@ -134,7 +134,7 @@ func (a *app) agentSide(cfg *config, windows *metrics.Service, found evidence, o
 	if err != nil {
 		return nil, err
 	}
-	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Nodes: a.directory, Sessions: a.fleet, Windows: windows, Events: found.events, Tasks: found.tasks}, log)
+	s := ingest.New(ingest.Config{}, ingest.Deps{Authority: ca, Enroller: a.directory, Nodes: a.directory, Sessions: a.fleet, Windows: windows, Events: found.events, Tasks: ingest.TasksOf(found.tasks.ChannelOpened)}, log)
 	own.MustRegister(s, doorCaches(map[string]func() auth.CacheStats{
 		"authorities": func() auth.CacheStats { authorities, _ := ca.Stats(); return authorities },
 		"nodes":       func() auth.CacheStats { _, nodes := ca.Stats(); return nodes },
@@ -157,7 +157,7 @@ func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Events: found.events, Tasks: found.tasks, Registry: reg, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
 	})
 	a.tools = mcp.New(mcp.Config{
-		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Registry: reg},
+		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Registry: reg},
 		Log: log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
 	})
 	tools := fence.Hosts(fence.Origins(gate.Bearer(a.tools)))

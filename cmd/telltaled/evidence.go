@@ -8,6 +8,7 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants/events"
+	causes "github.com/telltale-dev/telltale/tenants/explain"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 	"github.com/telltale-dev/telltale/tenants/tasks"
@@ -17,20 +18,23 @@ import (
 // evidence is what takes in and answers anomalies, and what asks nodes for
 // more.
 type evidence struct {
-	bus    *tenantdb.Bus
-	tasks  *tasks.Service
-	events *events.Service
+	bus     *tenantdb.Bus
+	tasks   *tasks.Service
+	events  *events.Service
+	explain *causes.Service
 }
 
 // evidence wires the slices: each gets what it needs of the others through its
 // own small interfaces.
 func (a *app) evidenceSide(cfg *config, reg *inspector.Registry, nodes *fleet.Service, windows *metrics.Service, replica string, log *slog.Logger) evidence {
 	bus := tenantdb.NewBus(cfg.db.config(), replica, log)
-	return evidence{
+	e := evidence{
 		bus:    bus,
 		tasks:  tasks.New(a.db, reg, nodes, bus, tasks.Config{Replica: replica}, log),
 		events: events.New(a.db, reg, a.directory, windows, bus, events.Config{}, log),
 	}
+	e.explain = newExplain(reg, e.events, nodes, e.tasks)
+	return e
 }
 
 // parts in the order of their start.
@@ -57,4 +61,15 @@ func (e evidence) register(own prometheus.Registerer) {
 	total("telltale_hints_received_total", "Hints of other servers.", func() uint64 { return e.bus.Stats().Received })
 	total("telltale_hints_dropped_total", "Hints that found no room or no connection; the rows are looked at all the same.", func() uint64 { return e.bus.Stats().Dropped })
 	total("telltale_hints_overflowed_total", "Hints that a part of this server was too slow for.", func() uint64 { return e.bus.Stats().Overflowed })
+
+	gauge := func(name, help string, read func(tasks.Stats) int) {
+		own.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(read(e.tasks.Stats())) }))
+	}
+	gauge("telltale_task_runs_active", "Tasks on nodes whose channels this server holds.", func(s tasks.Stats) int { return s.Held })
+	gauge("telltale_task_watched", "Tasks that callers of this server wait for or follow.", func(s tasks.Stats) int { return s.Watched })
+	total("telltale_tasks_started_total", "Tasks stored.", func() uint64 { return e.tasks.Stats().Started })
+	total("telltale_tasks_refused_total", "Requests that became no task.", func() uint64 { return e.tasks.Stats().Refused })
+	total("telltale_task_words_late_total", "Words of nodes on tasks that had ended.", func() uint64 { return e.tasks.Stats().Late })
+	own.MustRegister(countsBy[tasks.State]{prometheus.NewDesc("telltale_task_runs_ended_total", "Tasks on nodes that this server ended, by state.", []string{"state"}, nil),
+		func() map[tasks.State]uint64 { return e.tasks.Stats().Ended }})
 }
