@@ -95,7 +95,7 @@ func TestExplainOverTheServices(t *testing.T) {
 			seen[c.Name]++
 		}
 	}
-	if seen["db1"] != 2 || seen["db2"] != 2 { // a deploy and a start of the agent; two events of the peer
+	if seen["db1"] != 2 || seen["db2"] != 3 { // a deploy and a start of the agent; of the peer an error beside
 		t.Errorf("unrelated changes: %v in %+v", seen, x.Changes)
 	}
 

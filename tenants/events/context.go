@@ -121,7 +121,10 @@ func (s *Service) fillDue(ctx context.Context) (int, error) {
 			break
 		}
 		if e := s.fill(ctx, c); e != nil {
+			s.counts.snapshotsFailed.Add(1)
 			err = e
+		} else {
+			s.counts.snapshots.Add(1)
 		}
 	}
 	return len(list), err

@@ -22,7 +22,7 @@ const (
 	defaultSpan = 24 * time.Hour
 	edge        = time.Minute // how far a caller's clock may be ahead
 	fewNodes    = 50          // up to these are looked up one by one
-	maxScan     = 10_000      // rows that one page looks through where no index answers the filter
+	maxScan     = 5_000       // rows that one page looks through where no index answers the filter
 	maxKinds    = 20
 )
 
@@ -218,7 +218,8 @@ func (p *picking) page(ctx context.Context) ([]Event, *position, error) {
 // statement picks the rows by the index that answers most of the filter.
 // bounded: no index does, so that only the first maxScan rows are looked at.
 func (p *picking) statement() (q *statement, bounded bool) {
-	q = newStatement("select "+sqlColumns+" from (", uid(p.tenant))
+	q = newStatement("select "+sqlColumns, uid(p.tenant))
+	q.add(sqlSince, q.arg(p.after.from), sqlUntil, q.arg(p.after.to), sqlColumnsEnd, " from (")
 	few := !p.crowd.all && len(p.crowd.ids) <= fewNodes
 	byKind := len(p.q.Kinds) > 0 || p.q.MinSeverity.Rank() > 0
 	switch {

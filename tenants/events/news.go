@@ -27,6 +27,7 @@ type news struct {
 	pending map[Change]bool // Change without New → New
 	gap     bool            // changes were lost: everybody looks again
 	subs    map[chan Change]tenants.TenantID
+	dropped uint64 // changes that were not told one by one
 	woken   chan struct{}
 }
 
@@ -69,9 +70,16 @@ func (n *news) put(c Change) {
 		n.pending[c] = n.pending[c] || isNew
 	} else {
 		n.gap = true
+		n.dropped++
 	}
 	n.mu.Unlock()
 	n.wake()
+}
+
+func (n *news) lostCount() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dropped
 }
 
 func (n *news) wake() {
@@ -159,7 +167,7 @@ func (n *news) deliver() {
 		for c, isNew := range n.pending {
 			if c.Tenant == tenant {
 				c.New = isNew
-				offer(ch, c)
+				n.dropped += offer(ch, c)
 			}
 		}
 	}
@@ -167,11 +175,14 @@ func (n *news) deliver() {
 	n.gap = false
 }
 
-func offer(ch chan Change, c Change) {
+// offer answers how many changes it left out: none or one.
+func offer(ch chan Change, c Change) (dropped uint64) {
 	switch room := cap(ch) - len(ch); {
 	case room > 1:
 		ch <- c
+		return 0
 	case room == 1:
 		ch <- Change{Tenant: c.Tenant}
 	}
+	return 1
 }

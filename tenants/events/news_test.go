@@ -129,6 +129,9 @@ func TestNewsAreBounded(t *testing.T) {
 	for range newsRoom {
 		last = <-ch
 	}
+	if lost := s.Stats().NewsLost; lost != 100+newsPending-(newsRoom-2) { // the first and the last one say that some were lost
+		t.Errorf("%d counted as lost", lost)
+	}
 	if last != (Change{Tenant: tenant}) {
 		t.Errorf("the last one is %+v", last)
 	}

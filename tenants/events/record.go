@@ -34,6 +34,7 @@ func (s *Service) Record(ctx context.Context, scope tenants.Scope, r inspector.E
 	}
 	c, err := s.check(r, skew)
 	if err != nil {
+		s.counts.keptOut.Add(1)
 		return err
 	}
 	w := recording{s: s, c: &c, tenant: scope.Tenant, node: node}
@@ -41,7 +42,18 @@ func (s *Service) Record(ctx context.Context, scope tenants.Scope, r inspector.E
 		return s.db.InTenants(ctx, []tenants.TenantID{scope.Tenant}, w.transact)
 	})
 	if err != nil {
+		if fault.Is(err, fault.Invalid) {
+			s.counts.keptOut.Add(1)
+		}
 		return tenantdb.Fault(err)
+	}
+	switch {
+	case w.isNew:
+		s.counts.begun.Add(1)
+	case w.changed:
+		s.counts.moved.Add(1)
+	default:
+		s.counts.repeated.Add(1)
 	}
 	if w.changed {
 		s.announce(Change{Tenant: scope.Tenant, Event: w.id, Node: node, New: w.isNew})

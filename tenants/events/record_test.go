@@ -215,4 +215,7 @@ func TestSameFingerprintElsewhere(t *testing.T) {
 	if n := w.count(`select count(*) from event where recurrence > 0`); n != 0 {
 		t.Errorf("%d recur", n)
 	}
+	if got := w.s.Stats(); got.Begun != 3 || got.Repeated != 3 || got.Moved != 0 {
+		t.Errorf("%+v", got)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -47,6 +48,30 @@ type Service struct {
 	woken   chan struct{} // a snapshot is due
 	news    news
 	crowds  crowds
+	counts  counters
+}
+
+// counters are the service's own, see Stats.
+type counters struct {
+	begun, moved, repeated, keptOut, snapshots, snapshotsFailed atomic.Uint64
+}
+
+// Stats counts since the start of this process.
+type Stats struct {
+	Begun           uint64 // records made
+	Moved           uint64 // reports that moved a record on
+	Repeated        uint64 // reports that said nothing new
+	KeptOut         uint64 // reports refused as Invalid
+	Snapshots       uint64 // snapshots looked at and stored
+	SnapshotsFailed uint64 // looks that failed; they are tried again
+	NewsLost        uint64 // changes that subscribers were not told one by one
+}
+
+// Stats reads the counters; it is cheap.
+func (s *Service) Stats() Stats {
+	c := &s.counts
+	return Stats{Begun: c.begun.Load(), Moved: c.moved.Load(), Repeated: c.repeated.Load(), KeptOut: c.keptOut.Load(),
+		Snapshots: c.snapshots.Load(), SnapshotsFailed: c.snapshotsFailed.Load(), NewsLost: s.news.lostCount()}
 }
 
 // New builds a Service. It starts nothing: run Run for partitions, snapshots

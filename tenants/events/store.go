@@ -7,7 +7,7 @@ const (
 
 	sqlFind = `
 select e.id, e.ts, e.severity, e.state, e.last_said, e.sample_count, e.truncated, e.lost,
-  (select count(*) from event_context c where c.tenant_id = e.tenant_id and c.ts = e.ts and c.event_id = e.id)
+  (select count(*) from event_context c where c.tenant_id = e.tenant_id and c.ts = e.ts and c.event_id = e.id and c.ts >= $5 and c.ts <= $6)
   from event e
  where e.tenant_id = $1 and e.node_id = $2 and e.fingerprint = $3 and e.begun = $4 and e.ts >= $5 and e.ts <= $6 limit 1`
 
@@ -37,14 +37,18 @@ update event set severity = greatest(severity, $4::smallint), state = $5, last_s
 
 // Reading.
 const (
-	// columns of an event e with its node n, see scanEvent. A snapshot that is
-	// gone is unavailable.
+	// The columns of an event e with its node n, see scanEvent; the bounds of ts
+	// follow (sqlSince and sqlUntil), so that the planner leaves alone all other
+	// partitions of the snapshots too. A snapshot that is gone is unavailable.
 	sqlColumns = `e.ts, e.id, e.node_id, n.name, e.kind, e.severity, e.state, e.origin, e.fingerprint, e.last_seen, e.skew_ms is not null,
   e.sample_count, e.truncated, e.lost, e.recurrence, e.labels, e.title, e.task_id,
-  coalesce((select c.status from event_context c where c.tenant_id = $1 and c.ts = e.ts and c.event_id = e.id order by c.n desc limit 1), 'unavailable')`
+  coalesce((select c.status from event_context c where c.tenant_id = $1 and c.ts = e.ts and c.event_id = e.id`
+	sqlSince      = ` and c.ts >= `
+	sqlUntil      = ` and c.ts <= `
+	sqlColumnsEnd = ` order by c.n desc limit 1), 'unavailable')`
 
 	sqlOne = `
-select ` + sqlColumns + `, e.samples
+select ` + sqlColumns + sqlSince + `$2` + sqlUntil + `$2` + sqlColumnsEnd + `, e.samples
   from event e join node n on n.tenant_id = $1 and n.node_id = e.node_id
  where e.tenant_id = $1 and e.ts = $2 and e.id = $3`
 
@@ -53,7 +57,7 @@ select why, at, status, reason, before, during, after
   from event_context where tenant_id = $1 and ts = $2 and event_id = $3 order by n`
 
 	sqlNearby = `
-select ` + sqlColumns + `
+select ` + sqlColumns + sqlSince + `$3` + sqlUntil + `$4` + sqlColumnsEnd + `
   from (select * from event where tenant_id = $1 and node_id = $2 and ts >= $3 and ts <= $4 and id <> $5 order by ts desc, id desc limit 20) e
   join node n on n.tenant_id = $1 and n.node_id = e.node_id
  order by e.ts desc, e.id desc`

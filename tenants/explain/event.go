@@ -17,6 +17,7 @@ const (
 	maxAround = 100 // rows of Explanation.Changes
 	maxDetail = 10  // earlier events whose samples are read
 	maxWeak   = 8
+	maxPeers  = 50 // whose changes are read
 )
 
 // event explains one event.
@@ -178,10 +179,28 @@ func (s *Service) peers(ctx context.Context, scope tenants.Scope, e Event, n Nod
 	if got.More {
 		x.notLooked("further events of peers", "more than one page within the time")
 	}
+	var told []string // peers that reported something
 	for _, c := range got.Events {
-		if c.Node != e.Node {
-			x.Changes = append(x.Changes, Around{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Why: s.relate(e, c).why})
+		if c.Node == e.Node {
+			continue
 		}
+		x.Changes = append(x.Changes, Around{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Why: s.relate(e, c).why})
+		if !slices.Contains(told, c.Node) && len(told) < maxPeers {
+			told = append(told, c.Node)
+		}
+	}
+	if len(told) > 0 {
+		changes, err := s.nodes.Changes(ctx, scope, told, x.Window.From, x.Window.To)
+		if err != nil {
+			return err
+		}
+		x.looked(fmt.Sprintf("changes of the %d peers that reported events", len(told)))
+		for _, c := range changes {
+			x.Changes = append(x.Changes, Around{At: c.At, Node: c.Node, Name: c.Name, What: c.what(), Why: "another node: no record ties the two together"})
+		}
+	}
+	if got.Coverage.Asked-1 > len(told) {
+		x.notLooked("changes of peers that reported nothing", "there is no trouble there to lay beside this one")
 	}
 	return nil
 }

@@ -201,6 +201,9 @@ func TestPlantedCauseAndPlantedChange(t *testing.T) {
 			t.Errorf("%s: %+v", id, a)
 		}
 	}
+	if a := around(t, x, "the agent was started"); a.Related || a.Node != "db2" || !strings.Contains(a.Why, "another node") {
+		t.Errorf("%+v", a)
+	}
 	for _, a := range x.Changes {
 		if a.Node == "foreign" || a.Node == "test1" {
 			t.Errorf("foreign: %+v", a)
