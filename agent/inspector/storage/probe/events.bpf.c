@@ -40,8 +40,8 @@ struct gate_key {
 };
 
 struct gate {
-	__u64 seen;   /* all */
-	__u64 lost;   /* of them let through, but the ring had no room */
+	__u64 held;   /* counted only; each of the others has a record, or is lost */
+	__u64 lost;   /* let through, but the ring had no room */
 	__u64 window; /* when the present second began */
 	__u64 passed; /* let through in it */
 	__u8 disk[DISK_NAME_LEN];
@@ -71,11 +71,11 @@ struct event {
 	struct gate_key gate;
 	__u32 bytes;
 	__u32 timed; /* latency is known */
-	__u64 nth;   /* of its gate, from 1 */
 	__u64 at;    /* ktime */
 	__u64 latency;
 	__u64 sector;
 	__u64 cgroup; /* whose I/O it is; 0 when unknown */
+	__u8 disk[DISK_NAME_LEN];
 };
 
 const struct event *unused_event __attribute__((unused));
@@ -95,7 +95,7 @@ static __always_inline void tell(struct request *rq, struct gendisk *disk, __u32
 		.kind = kind,
 		.status = status,
 	};
-	__u64 now = bpf_ktime_get_ns(), seen, nth;
+	__u64 now = bpf_ktime_get_ns(), nth;
 	struct gate *g = bpf_map_lookup_elem(&gates, &key);
 	struct event *e;
 	__u32 zero = 0;
@@ -114,14 +114,15 @@ static __always_inline void tell(struct request *rq, struct gendisk *disk, __u32
 			__sync_fetch_and_add(n, 1);
 		return;
 	}
-	seen = __sync_fetch_and_add(&g->seen, 1) + 1;
 	if (now - g->window >= SECOND && now > g->window) {
 		g->window = now;
 		g->passed = 0;
 	}
 	nth = __sync_fetch_and_add(&g->passed, 1);
-	if (nth >= RECORDS_A_SECOND)
+	if (nth >= RECORDS_A_SECOND) {
+		__sync_fetch_and_add(&g->held, 1);
 		return;
+	}
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
 		__sync_fetch_and_add(&g->lost, 1);
@@ -130,11 +131,11 @@ static __always_inline void tell(struct request *rq, struct gendisk *disk, __u32
 	e->gate = key;
 	e->bytes = nr_bytes;
 	e->timed = start != 0;
-	e->nth = seen;
 	e->at = now;
 	e->latency = start ? since(start) : 0;
 	e->sector = rq->__sector;
 	e->cgroup = cgroup_of(rq);
+	__builtin_memcpy(e->disk, g->disk, sizeof(e->disk));
 	bpf_ringbuf_submit(e, nth < AT_ONCE ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 

@@ -52,15 +52,13 @@ type watcher struct {
 	done sync.WaitGroup
 
 	mu     sync.Mutex
-	told   map[eventsGateKey]*told
+	told   map[eventsGateKey]told
 	unseen uint64 // of ungated: reported
+	missed uint64 // runs for errors that the kernel skipped: reported
 }
 
-// told is what of one gate has been reported.
-type told struct {
-	seen, lost uint64
-	last       time.Time // when it last moved
-}
+// told is what of one gate's counts has been reported.
+type told struct{ held, lost uint64 }
 
 var eventPrograms = []bpfload.Program{{Name: eventsProgRqSlow}, {Name: eventsProgRqFailed}}
 
@@ -88,7 +86,7 @@ func openWatcher(cfg Config, ringBytes, gates uint32, log *slog.Logger) (*watche
 	for _, signal := range cfg.Disable {
 		disable[eventProgramOf[signal]] = switchedOff
 	}
-	w := &watcher{emit: cfg.Emit, namer: newNamer(cfg.Sys), clock: clockOffset(), log: log, told: map[eventsGateKey]*told{}}
+	w := &watcher{emit: cfg.Emit, namer: newNamer(cfg.Sys), clock: clockOffset(), log: log, told: map[eventsGateKey]told{}}
 	w.set = bpfload.Open(spec, eventPrograms, disable, log)
 	w.gates, w.ungated, w.ring = w.set.Map(eventsMapGates), w.set.Map(eventsMapUngated), w.set.Map(eventsMapEvents)
 	if w.ring == nil {
@@ -123,12 +121,22 @@ func (w *watcher) degrade(cp *inspector.Capability) {
 	}
 }
 
+// costs lists what the programs have cost.
+func (w *watcher) costs() ([]bpfload.Cost, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.set.Costs()
+}
+
 // close unloads the programs, tells what is left and waits for the readers.
 func (w *watcher) close() error {
+	w.tally(time.Now()) // while the kernel still tells of skipped runs
 	var err error
+	w.mu.Lock()
 	for _, p := range eventPrograms {
 		err = errors.Join(err, w.set.Detach(p.Name, "the module is closed"))
 	}
+	w.mu.Unlock()
 	if w.stop != nil {
 		w.stop()
 		w.done.Wait()
@@ -150,8 +158,7 @@ func (w *watcher) count(ctx context.Context) {
 	}
 }
 
-// event tells one record, and with it everything its gate has counted since
-// the last one.
+// event tells one record.
 func (w *watcher) event(raw []byte) {
 	if len(raw) < int(unsafe.Sizeof(eventsEvent{})) {
 		return
@@ -159,18 +166,9 @@ func (w *watcher) event(raw []byte) {
 	e := *(*eventsEvent)(unsafe.Pointer(&raw[0]))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var g eventsGate
-	if err := w.gates.Lookup(e.Gate, &g); err != nil {
-		return // the count took it in before it was let go
-	}
-	at := time.Unix(0, int64(e.At)+int64(w.clock))
-	g.Seen = e.Nth // what came later has records of its own, or waits for the tally
-	n := w.news(e.Gate, &g, time.Now())
-	if n == 0 {
-		return // told with a later one that was faster to the ring
-	}
-	o := occurrence(e.Gate, &g, at, n)
-	s := &inspector.EventSample{At: at, Labels: map[string]string{labelOperation: o.Labels[storage.LabelOp]}, Values: map[string]float64{"bytes": float64(e.Bytes)}}
+	o := occurrence(e.Gate, e.Disk[:], w.timeOf(e.At), 1)
+	s := &inspector.EventSample{At: o.At, Values: map[string]float64{"bytes": float64(e.Bytes)},
+		Labels: map[string]string{labelDevice: o.Labels[storage.LabelDevice], labelOperation: o.Labels[storage.LabelOp]}}
 	if e.Sector != ^uint64(0) {
 		s.Values["sector"] = float64(e.Sector)
 	}
@@ -178,29 +176,27 @@ func (w *watcher) event(raw []byte) {
 		s.Values["latency_ms"] = ms(time.Duration(e.Latency))
 	}
 	w.namer.cgroup(s.Labels, 0, e.Cgroup)
-	s.Labels[labelDevice] = o.Labels[storage.LabelDevice]
 	o.Sample = s
 	w.emit(o)
 }
+
+func (w *watcher) timeOf(ktime uint64) time.Time { return time.Unix(0, int64(ktime)+int64(w.clock)) }
 
 // tally tells what the gates counted beyond their records, and what was lost.
 func (w *watcher) tally(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.gates == nil {
+		return
+	}
 	var idle []eventsGateKey
 	var key eventsGateKey
 	var g eventsGate
 	var lost uint64
 	it := w.gates.Iterate()
 	for it.Next(&key, &g) {
-		n := w.news(key, &g, now)
-		t := w.told[key]
-		if n > 0 {
-			w.emit(occurrence(key, &g, now, n))
-		}
-		lost += g.Lost - t.lost
-		t.lost = g.Lost
-		if now.Sub(t.last) > gateIdle {
+		lost += w.settle(key, &g, now)
+		if now.Sub(w.timeOf(g.Window)) > gateIdle {
 			idle = append(idle, key)
 		}
 	}
@@ -208,49 +204,54 @@ func (w *watcher) tally(now time.Time) {
 		w.log.Debug("storage events: gates cannot be read", "error", err)
 	}
 	for _, k := range idle {
-		w.forget(k)
+		lost += w.forget(k, now)
 	}
 	var ungated uint64
 	if err := w.ungated.Lookup(uint32(0), &ungated); err == nil {
 		lost += ungated - w.unseen
 		w.unseen = ungated
 	}
+	// Each run of this program is an error; one that is interrupted by another
+	// error on the same CPU is skipped.
+	costs, err := w.set.Costs()
+	if err != nil {
+		w.log.Debug("storage events: skipped runs cannot be read", "error", err)
+	}
+	for _, c := range costs {
+		if c.Program == eventsProgRqFailed && c.Missed > w.missed {
+			lost += c.Missed - w.missed
+			w.missed = c.Missed
+		}
+	}
 	if lost > 0 {
 		w.emit(inspector.Occurrence{Kind: eventLoss, At: now, Labels: map[string]string{"component": storage.Name}, Count: lost})
 	}
 }
 
-// news is how many sightings of a gate have not been told and were not lost.
-func (w *watcher) news(key eventsGateKey, g *eventsGate, now time.Time) uint64 {
+// settle tells what a gate held back and returns what it lost.
+func (w *watcher) settle(key eventsGateKey, g *eventsGate, now time.Time) (lost uint64) {
 	t := w.told[key]
-	if t == nil {
-		t = &told{last: now}
-		w.told[key] = t
+	w.told[key] = told{g.Held, g.Lost}
+	if n := g.Held - t.held; n > 0 {
+		w.emit(occurrence(key, g.Disk[:], now, n))
 	}
-	known := g.Seen - min(g.Lost, g.Seen)
-	if known <= t.seen {
-		return 0
-	}
-	n := known - t.seen
-	t.seen, t.last = known, now
-	return n
+	return g.Lost - t.lost
 }
 
 // forget gives an idle gate's place back.
-func (w *watcher) forget(key eventsGateKey) {
+func (w *watcher) forget(key eventsGateKey, now time.Time) (lost uint64) {
 	var g eventsGate
 	if err := w.gates.LookupAndDelete(key, &g); err != nil {
-		return
+		return 0
 	}
-	if n := w.news(key, &g, time.Now()); n > 0 {
-		w.emit(occurrence(key, &g, time.Now(), n))
-	}
+	lost = w.settle(key, &g, now)
 	delete(w.told, key)
+	return lost
 }
 
-func occurrence(key eventsGateKey, g *eventsGate, at time.Time, n uint64) inspector.Occurrence {
+func occurrence(key eventsGateKey, disk []byte, at time.Time, n uint64) inspector.Occurrence {
 	o := inspector.Occurrence{Kind: storage.SlowIO, At: at, Count: n, Labels: map[string]string{
-		storage.LabelDevice: text(g.Disk[:]), storage.LabelOp: storage.Operations[key.Op&3]}}
+		storage.LabelDevice: text(disk), storage.LabelOp: storage.Operations[key.Op&3]}}
 	if key.Kind != gateSlow {
 		o.Kind = storage.IOError
 		o.Labels[storage.LabelErrno] = errnoOf(key.Status)

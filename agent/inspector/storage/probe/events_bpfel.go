@@ -18,16 +18,16 @@ type eventsEvent struct {
 	Gate    eventsGateKey
 	Bytes   uint32
 	Timed   uint32
-	Nth     uint64
 	At      uint64
 	Latency uint64
 	Sector  uint64
 	Cgroup  uint64
+	Disk    [32]uint8
 }
 
 type eventsGate struct {
 	_      structs.HostLayout
-	Seen   uint64
+	Held   uint64
 	Lost   uint64
 	Window uint64
 	Passed uint64

@@ -138,7 +138,11 @@ func TestErrorStorm(t *testing.T) {
 	before, began := agentCPU(t), time.Now()
 	failed := uint64(storming(t, l.name, storm))
 	took := time.Since(began)
-	until(t, "the storm is told", func() bool { n, _ := e.sum(storage.IOError, l.name); return n >= failed })
+	until(t, "the storm is told", func() bool {
+		n, _ := e.sum(storage.IOError, l.name)
+		lost, _ := e.sum(eventLoss, "")
+		return n+lost >= failed
+	})
 	cpu := agentCPU(t) - before
 	if err := w.close(); err != nil {
 		t.Fatal(err)
@@ -146,7 +150,7 @@ func TestErrorStorm(t *testing.T) {
 	n, records := e.sum(storage.IOError, l.name)
 	lost, _ := e.sum(eventLoss, "")
 	t.Logf("%d errors in %v: told %d in %d occurrences with %d samples, lost %d; this process used %v", failed, took, n, len(e.told), records, lost, cpu)
-	if failed != storm || n+lost != failed {
+	if failed != storm || n > failed || n+lost < failed || lost > failed/100 {
 		t.Errorf("%d told and %d lost of %d", n, lost, failed)
 	}
 	if most := int(took/time.Second+2) * 10; records > most || len(e.told) > 2*most {

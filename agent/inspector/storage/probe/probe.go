@@ -143,7 +143,7 @@ func (c *Collector) Costs() ([]bpfload.Cost, error) {
 	if err != nil || c.watch == nil {
 		return costs, err
 	}
-	more, err := c.watch.set.Costs()
+	more, err := c.watch.costs()
 	return append(costs, more...), err
 }
 
