@@ -6,6 +6,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -367,7 +370,11 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// Every reason that a node can give is explained.
+// ofAgents are reasons that only an agent's own stream ever sees.
+var ofAgents = map[string]bool{"bad_capabilities": true, "bad_layout": true, "layout_collision": true, "batch_too_large": true, "too_many_layouts": true, "channel_replaced": true, "not_committed": true}
+
+// Every reason that a node or one of the slices asked by callers can give is
+// explained.
 func TestEveryReasonOfANodeIsExplained(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "../../agent/inspector/task.go", nil, 0)
 	if err != nil {
@@ -385,6 +392,21 @@ func TestEveryReasonOfANodeIsExplained(t *testing.T) {
 		}
 		return true
 	})
+	literal := regexp.MustCompile(`fault\.(?:New|Newf)\(fault\.\w+, "([a-z_]+[a-z])"|Reason: *"([a-z_]+)"`)
+	for _, pattern := range []string{"../tasks/*.go", "../events/*.go", "../fleet/*.go", "../metrics/*.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range literal.FindAllStringSubmatch(string(text), -1) {
+				if word := m[1] + m[2]; !strings.HasSuffix(name, "_test.go") && meaning(word) == "" && !ofAgents[word] {
+					t.Errorf("%s: %s is not explained", name, word)
+				}
+			}
+		}
+	}
 	if found < 20 {
 		t.Errorf("found %d reasons only", found)
 	}

@@ -130,6 +130,30 @@ var reasons = map[string]reason{
 	"rate":             {means: "calls came faster than they are taken", next: "wait, then go on more slowly"},
 	"deadline":         {means: "the answer did not come in time", next: "ask for less, or try again"},
 
+	"method_not_allowed": {means: "the path takes no such method", next: "see the API's description"},
+	"not_over_rest":      {means: "this kind of task is not offered over REST", next: "use the tool"},
+	"mcp_off":            {means: "the tools are switched off for this server or tenant", next: "ask whoever runs the server; REST answers"},
+	"foreign_origin":     {means: "a browser sent the call from another site", next: "call from the product's own pages, or with a bearer token"},
+	"no_certificate":     {means: "an agent came without its client certificate", next: "enrol the machine"},
+	"not_a_node":         {means: "only an enrolled node reports", next: "use the node's client certificate"},
+	"outside_selector":   {means: "the credential does not reach this node", next: "ask a tenant administrator for a wider selector"},
+	"unknown_token":      {means: "no operator token has that id", next: "list the tokens"},
+	"unknown_session":    {means: "the stream is gone", next: "nothing: the agent opens another"},
+	"canceled":           {means: "the caller went away before the answer", next: "ask again and stay"},
+	"invalid_text":       {means: "text must be valid UTF-8 without zero bytes", next: "send clean text"},
+	"no_such_row":        {means: "the result has no such row", next: "see the rows with check_task_result"},
+	"no_finding":         {means: "the call does not say which finding", next: "send row, or labels"},
+
+	// why a node is not covered by an answer
+	"offline":     {means: "the node has no open stream, so it cannot have told everything", next: "explain the node", holds: statusIs("offline")},
+	"stale":       {means: "the node's stream is open and silent", bound: tenants.NodeStaleAfter.String() + " of silence", next: "explain the node", holds: statusIs("stale")},
+	"never":       {means: "no agent of the node ever opened a stream", next: "start the agent on the machine", holds: statusIs("never")},
+	"quarantined": {means: "the node's clock is too far off, and its new data is kept out", bound: tenants.SkewCorrected.String() + " of skew", next: "set the clock of the machine", holds: statusIs("quarantined")},
+	"duplicate":   {means: "two agents use the node's identity at once", next: "enrol one of the machines anew", holds: statusIs("duplicate")},
+	"revoked":     {means: "the node's certificate was revoked", next: "enrol the machine anew if it shall come back", holds: statusIs("revoked")},
+	"off":         {means: "the component is switched off or all its signals are off on the node", next: "see the capabilities of the node and their reasons", holds: off},
+	"no_data":     {means: "the node is online and sent nothing of this within the window", next: "take a longer window, or explain the node", holds: away},
+
 	// the server's own
 	"database_unavailable": {means: "the server's database does not answer", next: readAgain},
 	"database_busy":        {means: "the server's database has no connection free, or other work is in the way", next: readAgain},
