@@ -26,6 +26,10 @@ func (n *netns) send(fd, port, times, size int) {
 func TestDropTaskEqualsTheFilter(t *testing.T) {
 	n := newNetns(t)
 	n.run("nft", "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; add rule inet lab in udp dport 7777 counter drop")
+	// Before the tasks: its owner is found in the open files.
+	full := n.socket(unix.SOCK_DGRAM)
+	n.check(unix.SetsockoptInt(full, unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
+	n.check(unix.Bind(full, sockaddr("127.0.0.1:7779")))
 	before := n.fields()
 	all := start(t, Config{Netns: n.inode}, network.TraceDrops, map[string]any{})
 	port := start(t, Config{Netns: n.inode}, network.TraceDrops, map[string]any{"port": 7778})
@@ -33,9 +37,6 @@ func TestDropTaskEqualsTheFilter(t *testing.T) {
 	elsewhere := start(t, Config{Netns: n.inode}, network.TraceDrops, map[string]any{"address": "10.1.2.3"})
 	other := start(t, Config{Netns: n.inode}, network.TraceDrops, map[string]any{"interface": "eth99"})
 	tx := n.socket(unix.SOCK_DGRAM)
-	full := n.socket(unix.SOCK_DGRAM)
-	n.check(unix.SetsockoptInt(full, unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
-	n.check(unix.Bind(full, sockaddr("127.0.0.1:7779")))
 	n.send(tx, 7777, 37, 10)  // filtered
 	n.send(tx, 7778, 11, 10)  // nobody there
 	n.send(tx, 7779, 50, 900) // too much for the buffer
@@ -77,7 +78,7 @@ func TestDropTaskEqualsTheFilter(t *testing.T) {
 		}
 	}
 	if rows := rowsWith(r, map[string]string{"reason": "SOCKET_RCVBUFF", "pid": strconv.Itoa(os.Getpid())}); len(rows) == 0 {
-		t.Logf("the full socket has no owner in %+v", r.Rows)
+		t.Errorf("the full socket has no owner in %+v", r.Rows)
 	}
 	for _, row := range rowsWith(r, map[string]string{"destination_port": "7777"}) {
 		if row.Labels["interface"] != "lo" || row.Values["bytes"] != float64(row.Count*38) {
