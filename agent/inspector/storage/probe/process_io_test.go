@@ -162,16 +162,18 @@ func settled(t *testing.T, pid int) (io map[string]uint64) {
 
 func TestProcessIOOfAProcessThatEnds(t *testing.T) {
 	needRoot(t)
-	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1.5")
+	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "60")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = cmd.Wait() }()
+	reaped := make(chan struct{})
+	go func() { defer close(reaped); _ = cmd.Wait() }()
 	ts := newTasks(t)
 	args := check(t, storage.MonitorProcessIO, map[string]any{"pid": cmd.Process.Pid, "duration_s": 30})
 	began := time.Now()
-	r, err := ts.processIO(t.Context(), args, func(*inspector.TaskResult) {})
-	if err != nil || time.Since(began) > 5*time.Second || !strings.Contains(strings.Join(r.Notes, " "), "ended meanwhile") {
+	r, err := ts.processIO(t.Context(), args, func(*inspector.TaskResult) { _ = cmd.Process.Kill() })
+	<-reaped
+	if err != nil || time.Since(began) > 20*time.Second || !strings.Contains(strings.Join(r.Notes, " "), "ended meanwhile") {
 		t.Errorf("after %v: %+v, %v", time.Since(began), r, err)
 	}
 	_, err = ts.processIO(t.Context(), args, func(*inspector.TaskResult) {})
