@@ -29,8 +29,9 @@ const (
 
 // taskWait is the deadline of a diagnose call: the longest duration that is
 // answered in the call, the time in which a node must begin, and the grace
-// after which the task itself says that it timed out.
-const taskWait = tasks.ShortTask + tasks.StartWithin + tasks.DeadlineGrace + 2*time.Second
+// after which the task itself says that it timed out. The service gives up a
+// little earlier and says more.
+const taskWait = tasks.ShortTask + tasks.StartWithin + tasks.DeadlineGrace + 5*time.Second
 
 var (
 	selectorArg = Arg{Name: "selector", Kind: argLabels, Words: "instead of node: all nodes with these labels, at most 50"}
@@ -135,7 +136,10 @@ func startTask(ctx context.Context, s Services, k inspector.TaskKind, c Call) (A
 	if f := failure(t); f != nil {
 		return Answer{}, f
 	}
-	ans := answerTask(s, t, c)
+	// A short task that goes on has lost its node for the moment: that is its
+	// own state and no acceptance.
+	begun := slices.ContainsFunc(t.Runs, func(r tasks.Run) bool { return r.Status == tasks.Running && r.Reason == "" })
+	ans := answerTask(s, t, c, begun)
 	ans.Started = !t.Status.Terminal()
 	return ans, nil
 }
@@ -209,8 +213,9 @@ func failure(t tasks.Task) *fault.Error {
 	return f
 }
 
-// answerTask makes the answer about a task and how to say less of it.
-func answerTask(s Services, t tasks.Task, c Call) Answer {
+// answerTask makes the answer about a task and how to say less of it. started:
+// it is the first answer of a ticket, which says ACCEPTED.
+func answerTask(s Services, t tasks.Task, c Call, started bool) Answer {
 	size := concise
 	if c.Args.str(formatArg.Name) == "detailed" {
 		size = detailed
@@ -218,7 +223,7 @@ func answerTask(s Services, t tasks.Task, c Call) Answer {
 	var render func(shown) Answer
 	render = func(size shown) Answer {
 		body := describe(t, size, c.Now)
-		if !t.Status.Terminal() && c.Args[ticketArg.Name] == nil {
+		if started && !t.Status.Terminal() {
 			body.Status = accepted
 		}
 		body.Next = s.steps(t, c)

@@ -137,8 +137,8 @@ func TestBadInput(t *testing.T) {
 			"no event":              {getEvent, `{"event_id":"x"}`, "INVALID_ARGUMENT", "invalid_argument", "event_id", "not an event"},
 			"foreign event":         {getEvent, fmt.Sprintf(`{"event_id":%q}`, b.eventOf("globex-db1")), "NOT_FOUND", "unknown_event", "", "event"},
 			"unknown kind":          {"list_events", `{"kinds":["fire"]}`, "INVALID_ARGUMENT", "invalid_argument", "kinds", "retransmit_burst"},
-			"explain nothing":       {explain, `{}`, "INVALID_ARGUMENT", "one_subject", "node", "exactly one"},
-			"explain two":           {explain, `{"node":"acme-db1","refusal":"x"}`, "INVALID_ARGUMENT", "one_subject", "node", "exactly one"},
+			"explain nothing":       {explain, `{}`, "INVALID_ARGUMENT", "one_subject", "node", "one"},
+			"explain two":           {explain, `{"node":"acme-db1","ticket_id":"x"}`, "INVALID_ARGUMENT", "one_subject", "node", "one"},
 			"explain a foreign":     {explain, `{"node":"globex-db1"}`, "NOT_FOUND", "unknown_node", "", "no node"},
 		} {
 			t.Run(version+"/"+name, func(t *testing.T) {

@@ -63,7 +63,7 @@ type Evidence struct {
 type nodeOutcome struct {
 	Node     string `json:"node"`
 	Name     string `json:"name"`
-	Outcome  string `json:"outcome"` // answered, running, refused, unsupported, offline, failed, cancelled, timed_out, not_started
+	Outcome  string `json:"outcome"` // answered, running, connection_lost, refused, unsupported, offline, failed, cancelled, timed_out, not_started
 	Reason   string `json:"reason,omitempty"`
 	Message  string `json:"message,omitempty"`
 	NextStep string `json:"next_step,omitempty"`
@@ -284,6 +284,9 @@ func outcome(r tasks.Run) string {
 			return "refused"
 		}
 		return "failed"
+	}
+	if r.Reason != "" { // the node is away and may come back within its lease
+		return "connection_lost"
 	}
 	return "running"
 }

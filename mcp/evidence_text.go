@@ -13,7 +13,7 @@ func (a taskAnswer) text() string {
 	var p page
 	p.line("%s on %s is %s%s", a.Task, a.where(), a.Status, a.span())
 	switch {
-	case a.Status == accepted || !a.Conclude:
+	case !a.Conclude:
 		p.line("ticket_id: %s; %.0f %% done. Do not conclude yet: call check_task_result", a.Ticket, *a.Progress*100)
 	default:
 		p.line("ticket_id: %s (kept until %s)", a.Ticket, stamp(a.ExpiresAt))

@@ -16,6 +16,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector/all"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/events"
+	causes "github.com/telltale-dev/telltale/tenants/explain"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tasks"
 )
@@ -381,10 +382,18 @@ func (f fakeEvents) Subscribe(tenant tenants.TenantID) (<-chan events.Change, fu
 
 type fakeExplain struct{ *backend }
 
-func (f fakeExplain) Explain(ctx context.Context, scope tenants.Scope, q ExplainQuery) (Explanation, error) {
-	e := Explanation{At: noon, Window: tenants.Window{From: noon.Add(-time.Hour), To: noon}, Coverage: tenants.Coverage{Asked: 1, Answered: 1, NotCovered: []tenants.NotCovered{}},
-		LookedAt: []string{"events of the node", "new executables"}, NotLooked: []NotLooked{{"the switch", "no agent there"}}}
+func (f fakeExplain) Explain(ctx context.Context, scope tenants.Scope, q causes.Query) (causes.Explanation, error) {
+	e := causes.Explanation{At: noon, Window: tenants.Window{From: noon.Add(-time.Hour), To: noon}, Coverage: tenants.Coverage{Asked: 1, Answered: 1, NotCovered: []tenants.NotCovered{}},
+		Chain: []causes.Link{}, Changes: []causes.Around{}, Looked: []string{"events of the node", "new executables"}, NotLooked: []causes.Omission{{What: "the switch", Why: "no agent there"}}}
+	set := 0
+	for _, v := range []string{q.Event, q.Task, q.Refusal} {
+		if v != "" {
+			set++
+		}
+	}
 	switch {
+	case set > 1, set == 1 && q.Node != "" && q.Refusal == "", set == 0 && q.Node == "":
+		return e, &fault.Error{Kind: fault.Invalid, Reason: "one_subject", Field: "node", Msg: "name exactly one", Next: "send the one that the question is about"}
 	case q.Event != "":
 		id, err := events.ParseID(q.Event)
 		if err != nil {
@@ -394,29 +403,31 @@ func (f fakeExplain) Explain(ctx context.Context, scope tenants.Scope, q Explain
 		if err != nil {
 			return e, err
 		}
-		e.Subject, e.Summary = "event "+d.Kind+" on "+d.Name, "a new executable began to send"
-		e.Chain = []Cause{{At: d.First, Node: d.Node, Name: d.Name, What: d.Kind, Sure: "certain", Why: "the event itself", Event: d.ID}, {At: d.First.Add(-time.Minute), Node: d.Node, Name: d.Name, What: "new executable curl", Sure: "likely", Why: "it owns the sockets"}}
-		e.Changes = []ChangeSeen{{At: d.First.Add(-time.Hour), Node: d.Node, Name: d.Name, What: "agent restarted", Why: "an hour before and of another component"}}
+		e.Subject, e.Verdict = "event "+d.Kind+" on "+d.Name, "a new executable began to send"
+		e.Chain = []causes.Link{{At: d.First, Node: d.Node, Name: d.Name, What: d.Kind, Confidence: causes.Recorded, Why: "the event itself", Event: d.ID}, {At: d.First.Add(-time.Minute), Node: d.Node, Name: d.Name, What: "new executable curl", Confidence: causes.Related, Why: "it owns the sockets"}}
+		e.Changes = []causes.Around{{At: d.First.Add(-time.Hour), Node: d.Node, Name: d.Name, What: "agent restarted", Why: "an hour before and of another component"}}
+		e.Metrics = []causes.Shift{{Metric: "network.opens", Unit: inspector.Count, Stat: "rate_s", Before: ptr(3.0), During: ptr(30.0)}}
+		e.Next = []inspector.NextStep{{Tool: "trace_tcp_retransmits", Args: map[string]any{"node": d.Node}, Why: "evidence while it lasts"}}
 		return e, nil
-	case q.Ticket != "":
-		id, err := tasks.ParseID(q.Ticket)
+	case q.Task != "":
+		id, err := tasks.ParseID(q.Task)
 		if err != nil {
 			return e, err
 		}
 		t, err := fakeTasks(f).Get(ctx, scope, id)
-		e.Subject, e.Summary = "task "+t.Kind, "it is "+string(t.Status)
+		e.Subject, e.Verdict = "task "+t.Kind, "it is "+string(t.Status)
 		return e, err
-	case q.Node != "":
-		for _, n := range f.nodes {
-			if (n.name == q.Node || n.id == q.Node) && f.sees(scope, n) {
-				e.Subject, e.Summary = "node "+n.name, "nothing is wrong"
-				return e, nil
-			}
-		}
-		return e, fault.Newf(fault.NotFound, "unknown_node", "no node %.80q", q.Node)
+	case q.Refusal != "":
+		e.Subject, e.Verdict = "refusal "+q.Refusal, "the node's kernel lacks it"
+		return e, nil
 	}
-	e.Subject, e.Summary = "refusal "+q.Refusal, "the node's kernel lacks it"
-	return e, nil
+	for _, n := range f.nodes {
+		if (n.name == q.Node || n.id == q.Node) && f.sees(scope, n) {
+			e.Subject, e.Verdict = "node "+n.name, "nothing is wrong"
+			return e, nil
+		}
+	}
+	return e, fault.Newf(fault.NotFound, "unknown_node", "no node %.80q", q.Node)
 }
 
 // bodyOf decodes structured content.

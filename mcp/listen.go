@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -119,10 +117,11 @@ func (h *Handler) listen(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, h.cfg.ListenFor)
+		f := h.subscribe(c, want.ResourceSubscriptions) // before the acknowledgement: what changes after it is told
 		var fed sync.WaitGroup
 		fed.Go(func() {
 			defer cancel() // a stream that nobody feeds would be silent for ever
-			h.feed(ctx, c, want.ResourceSubscriptions, stop)
+			f.run(ctx, stop)
 		})
 		defer fed.Wait()
 		defer cancel()
@@ -159,142 +158,4 @@ func (h *Handler) seesEvent(ctx context.Context, scope tenants.Scope, id events.
 func (h *Handler) seesTask(ctx context.Context, scope tenants.Scope, id tasks.ID) bool {
 	_, err := h.cfg.Services.Tasks.Get(ctx, scope, id)
 	return err == nil
-}
-
-// news is what happened since the stream was last told.
-type news struct {
-	changes map[events.ID]tenants.NodeID // bounded: what goes beyond is told by a later change
-	tickets map[string]tasks.ID          // by URI
-}
-
-// feed tells the stream of changes until ctx or stop ends it, once a second at
-// most. A panic ends the stream and nothing else.
-func (h *Handler) feed(ctx context.Context, c caller, uris []string, stop <-chan struct{}) {
-	defer func() {
-		if p := recover(); p != nil {
-			h.log.ErrorContext(ctx, "panic in a stream of updates", "panic", fmt.Sprint(p), "reference", c.reference, "stack", string(debug.Stack()))
-		}
-	}()
-	ctx, cancel := context.WithCancel(ctx)
-	var forwarders sync.WaitGroup
-	defer forwarders.Wait()
-	defer cancel()
-	var changes <-chan events.Change
-	moved := make(chan string, len(uris))
-	tickets := map[string]tasks.ID{}
-	for _, uri := range uris {
-		kind, _, ticket := splitURI(uri)
-		switch {
-		case kind == taskResult:
-			tickets[uri] = ticket
-			hints, end := h.cfg.Services.Tasks.Subscribe(c.scope.Tenant, ticket)
-			forwarders.Go(func() { defer end(); forward(ctx, hints, uri, moved) })
-		case changes == nil:
-			got, end := h.cfg.Services.Events.Subscribe(c.scope.Tenant)
-			defer end()
-			changes = got
-		}
-	}
-	select { // nothing is told before the subscriptions are in force
-	case <-c.acked:
-	case <-ctx.Done():
-		return
-	}
-	pending := news{map[events.ID]tenants.NodeID{}, map[string]tasks.ID{}}
-	pace := time.NewTicker(h.cfg.ListenPace)
-	defer pace.Stop()
-	idle := true // nothing was told since the last tick: the next change is told at once
-	tell := func() {
-		if len(pending.changes)+len(pending.tickets) > 0 {
-			h.tell(ctx, c, uris, pending)
-			clear(pending.changes)
-			clear(pending.tickets)
-			idle = false
-		}
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-stop:
-			return
-		case ch, ok := <-changes:
-			if !ok {
-				changes = nil
-				continue
-			}
-			if ch.Tenant == c.scope.Tenant && len(pending.changes) < maxChanges {
-				pending.changes[ch.Event] = ch.Node
-			}
-		case uri := <-moved:
-			pending.tickets[uri] = tickets[uri]
-		case <-pace.C:
-			idle = true
-		}
-		if idle {
-			tell()
-		}
-	}
-}
-
-// forward passes the hints of one task on.
-func forward(ctx context.Context, hints <-chan struct{}, uri string, to chan<- string) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case _, ok := <-hints:
-			if !ok {
-				return
-			}
-		}
-		select {
-		case to <- uri:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// tell sends one message for each resource that changed for this caller. A
-// change on a node outside its selector is none.
-func (h *Handler) tell(ctx context.Context, c caller, uris []string, n news) {
-	work, cancel := context.WithTimeout(ctx, shortTask)
-	defer cancel()
-	visible := func(id events.ID, node tenants.NodeID) bool {
-		sel := c.scope.Nodes
-		switch {
-		case sel.All():
-			return true
-		case len(sel.IDs) > 0 && !slices.Contains(sel.IDs, node):
-			return false
-		}
-		return h.seesEvent(work, c.scope, id)
-	}
-	for _, uri := range uris {
-		kind, event, ticket := splitURI(uri)
-		changed := false
-		switch kind {
-		case recentEvents:
-			for id, node := range n.changes {
-				if changed = visible(id, node); changed {
-					break
-				}
-			}
-		case eventContext:
-			if node, ok := n.changes[event]; ok {
-				changed = visible(event, node)
-			}
-		case taskResult:
-			if _, ok := n.tickets[uri]; ok {
-				changed = h.seesTask(work, c.scope, ticket)
-			}
-		}
-		if !changed {
-			continue
-		}
-		if err := c.server.ResourceUpdated(ctx, &sdk.ResourceUpdatedNotificationParams{URI: uri}); err != nil {
-			h.log.DebugContext(ctx, "an update was not told", "error", err, "reference", c.reference)
-		}
-	}
 }

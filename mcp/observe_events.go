@@ -192,10 +192,10 @@ func (s Services) describeEvent(d events.Detail, c Call, rows int) eventAnswer {
 			break
 		}
 	}
-	if rows > 0 {
-		a.Evidence = a.Evidence[:min(len(a.Evidence), max(1, rows/3))]
-		a.Nearby = a.Nearby[:min(len(a.Nearby), max(1, rows/3))]
-		a.Contexts = a.Contexts[max(0, len(a.Contexts)-max(1, rows/3)):] // the youngest are last
+	if part := max(1, rows/3); rows > 0 && max(len(a.Evidence), len(a.Nearby), len(a.Contexts)) > part {
+		a.Evidence = a.Evidence[:min(len(a.Evidence), part)]
+		a.Nearby = a.Nearby[:min(len(a.Nearby), part)]
+		a.Contexts = a.Contexts[max(0, len(a.Contexts)-part):] // the youngest are last
 		a.Notes = append(a.Notes, "samples, snapshots and nearby events were cut to fit the answer's byte budget; raise max_bytes to see all")
 	}
 	if k, ok := s.Registry.Task(d.NextTool); ok && s.Tasks != nil && c.Scope.Granted.Has(tenants.Diagnose) {

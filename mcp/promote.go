@@ -13,7 +13,7 @@ import (
 )
 
 // maxTitle is the longest title of a promoted finding.
-const maxTitle = 120
+const maxTitle = 200
 
 // diagnosePromote is the tool that keeps a finding beyond its ticket.
 func diagnosePromote(s Services) []Tool {

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,8 +19,10 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
 	"github.com/telltale-dev/telltale/tenants/directory"
+	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
+	"github.com/telltale-dev/telltale/tenants/tasks"
 	"github.com/telltale-dev/telltale/tenants/tenantdb/dbtest"
 )
 
@@ -31,6 +35,8 @@ type system struct {
 	access    *access.Service
 	fleet     *fleet.Service
 	metrics   *metrics.Service
+	events    *events.Service
+	tasks     *tasks.Service
 	tokens    *auth.OperatorTokens
 	nodes     map[string][]planted // by slug
 	tenants   map[string]tenants.Tenant
@@ -55,6 +61,9 @@ func newSystem(t *testing.T) *system {
 	s := &system{t: t, nodes: map[string][]planted{}, tenants: map[string]tenants.Tenant{},
 		directory: directory.New(db, log, directory.Config{Now: clock}), access: access.New(db, log, clock),
 		fleet: fleet.New(db, reg, fleet.Config{Replica: "r1", Now: clock}, log), metrics: metrics.New(db, reg, metrics.Config{Now: clock}, log)}
+	s.events = events.New(db, reg, s.directory, s.metrics, nil, events.Config{Now: clock}, log)
+	s.tasks = tasks.New(db, reg, s.fleet, nil, tasks.Config{Replica: "r1", Now: clock}, log)
+	s.run(s.events.Run, s.tasks.Run)
 	for _, slug := range []string{"acme", "globex"} {
 		tenant, err := s.directory.CreateTenant(t.Context(), slug, "The "+slug+" company")
 		s.must(err)
@@ -70,6 +79,16 @@ func newSystem(t *testing.T) *system {
 	return s
 }
 
+// run runs parts until the test ends.
+func (s *system) run(parts ...func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, part := range parts {
+		wg.Go(func() { _ = part(ctx) })
+	}
+	s.t.Cleanup(func() { cancel(); wg.Wait() })
+}
+
 func (s *system) must(err error) {
 	s.t.Helper()
 	if err != nil {
@@ -79,7 +98,12 @@ func (s *system) must(err error) {
 
 func networkRegistry() *inspector.Registry {
 	r := &inspector.Registry{}
-	r.Add(inspector.Component{Name: "network", Title: "Network", Probe: true, Signals: []string{"tcp"}, Metrics: []inspector.Metric{
+	r.Add(inspector.Component{Name: "network", Title: "Network", Probe: true, Signals: []string{"tcp"}, Tasks: []inspector.TaskKind{
+		{Name: "trace_tcp_retransmits", Title: "Trace", Help: "Which connections send again. Use when one is slow.", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{"tcp"}, Args: inspector.TraceArgs(300)},
+	}, Events: []inspector.EventKind{
+		{Name: "retransmit_burst", Title: "Burst", Help: "Segments are sent again.", Severity: inspector.Warning, Rule: &inspector.Rule{Metric: "network.opens", Stat: inspector.StatRate, K: 1, N: 1},
+			Labels: []string{"remote"}, Related: []string{"network.opens"}, Tool: "trace_tcp_retransmits"},
+	}, Metrics: []inspector.Metric{
 		{Name: "network.opens", Kind: inspector.Delta, Unit: inspector.Count, Help: "connections opened", Signal: "tcp", Headline: true},
 		{Name: "network.drops", Kind: inspector.Delta, Unit: inspector.Count, Help: "packets dropped", Labels: []string{"reason"}},
 	}})
@@ -95,7 +119,7 @@ func (s *system) plant(slug string, i int, role string, now time.Time) {
 	name := fmt.Sprintf("%s-node-%d", slug, i)
 	_, id, err := s.directory.RedeemEnrolToken(ctx, secret, directory.NodeFacts{Name: name, MachineID: name + "-machine", Kernel: name + "-kernel", AgentVersion: "1.0"})
 	s.must(err)
-	n := planted{id: id.String(), name: name, role: role, words: []string{id.String(), name, slug + "-owner"},
+	n := planted{id: id.String(), name: name, role: role, words: []string{id.String(), name, name + "-peer", name + "-comm", slug + "-owner"},
 		scope: tenants.Scope{Tenant: tenant.ID, Slug: slug, Principal: tenants.Principal{Kind: tenants.NodePrincipal, ID: id.String()}, Nodes: tenants.Selector{IDs: []tenants.NodeID{id}}}}
 	_, err = s.fleet.SessionOpened(ctx, n.scope, fleet.SessionFacts{Remote: "192.0.2.7:1", MachineID: name + "-machine", BootID: name + "-boot", AgentVersion: "1.0", Kernel: name + "-kernel"})
 	s.must(err)
@@ -118,7 +142,51 @@ func (s *system) plant(slug string, i int, role string, now time.Time) {
 	}
 	_, err = s.metrics.Write(ctx, batch)
 	s.must(err)
+	labels := map[string]string{"remote": name + "-peer"}
+	s.must(s.events.Record(ctx, n.scope, inspector.EventReport{Kind: "retransmit_burst", Fingerprint: inspector.FingerprintOf("retransmit_burst", labels), Begun: now.Add(-time.Minute), Last: now, State: inspector.EventOpen,
+		Labels: labels, SampleCount: 1, Truncated: 2, Samples: []inspector.EventSample{{At: now, Labels: map[string]string{"comm": name + "-comm"}}}}, 0))
+	out := &outbox{name: name, now: now, orders: make(chan tasks.Dispatch, 64)}
+	ch, _, err := s.tasks.ChannelOpened(ctx, n.scope, tasks.Hello{StartedNS: 1, Kinds: []string{"trace_tcp_retransmits"}}, out)
+	s.must(err)
+	s.run(func(ctx context.Context) error { return out.work(ctx, ch) })
 	s.nodes[slug] = append(s.nodes[slug], n)
+}
+
+// outbox is a node that does what it is asked: a short task at once, a long one
+// until it is cancelled.
+type outbox struct {
+	name   string
+	now    time.Time
+	orders chan tasks.Dispatch
+}
+
+func (o *outbox) Dispatch(d tasks.Dispatch) bool {
+	select {
+	case o.orders <- d:
+		return true
+	default:
+		return false
+	}
+}
+
+func (o *outbox) Cancel(tasks.ID) bool { return true }
+
+func (o *outbox) work(ctx context.Context, ch *tasks.Channel) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case d := <-o.orders:
+			_ = ch.Accepted(ctx, d.ID)
+			r := &inspector.TaskResult{From: o.now.Add(-5 * time.Second), To: o.now, Totals: map[string]uint64{"segments": 42},
+				Rows: []inspector.ResultRow{{Labels: map[string]string{"remote": o.name + "-peer"}, Count: 31}, {Labels: map[string]string{"remote": o.name + "-other"}, Count: 11}}}
+			if strings.Contains(string(d.Args), `"duration_s":300`) {
+				ch.Progress(ctx, d.ID, tasks.Progress{Permille: 500, Partial: r})
+				continue
+			}
+			_ = ch.Finished(ctx, d.ID, tasks.Outcome{State: tasks.Completed, Result: r})
+		}
+	}
 }
 
 func (s *system) serve(reg *inspector.Registry, log *slog.Logger) {
@@ -127,7 +195,7 @@ func (s *system) serve(reg *inspector.Registry, log *slog.Logger) {
 	s.tokens = auth.NewOperatorTokens(s.access, nil, auth.OperatorConfig{})
 	challenger := auth.NewChallenger(site, s.directory, nil, log)
 	gate := auth.NewGate(site, auth.NewVerifier(s.directory, s.tokens), nil, challenger)
-	h := gate.Bearer(New(Config{Challenger: challenger, Tenants: s.directory, Services: Services{Fleet: s.fleet, Metrics: s.metrics, Registry: reg}, Log: log}))
+	h := gate.Bearer(New(Config{Challenger: challenger, Tenants: s.directory, Services: Services{Fleet: s.fleet, Metrics: s.metrics, Tasks: s.tasks, Events: s.events, Registry: reg}, Log: log}))
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
 	mux.Handle("/t/{tenant}/mcp/", h)
@@ -161,6 +229,8 @@ func TestRealServices(t *testing.T) {
 		{"query_metrics", `{"metrics":["network.opens"]}`, []string{"network.opens", "acme-node-0", "rate_per_s", "10/s"}},
 		{"query_metrics", `{"metrics":["network.drops"],"top":2,"by":"max"}`, []string{"network.drops", "reason=acme-node", "2/s"}},
 		{"query_metrics", `{"metrics":["network.opens"],"group":"role"}`, []string{"role=db", "role=web"}},
+		{"list_events", `{}`, []string{"3 events", "acme-node-0", "retransmit_burst", "remote=acme-node-2-peer", "3 (2 counted only)", "3 of 3 nodes answered"}},
+		{"list_events", `{"node":"acme-node-1","limit":1}`, []string{"1 event", "acme-node-1-peer"}},
 	} {
 		res := call(t, c, q.tool, q.args)
 		text := textOf(t, res)
@@ -169,7 +239,7 @@ func TestRealServices(t *testing.T) {
 				t.Errorf("%s %s lacks %q:\n%s", q.tool, q.args, w, text)
 			}
 		}
-		tools := toolTable(Services{Registry: networkRegistry()})
+		tools := toolTable(Services{Registry: networkRegistry(), Tasks: s.tasks, Events: s.events})
 		i := slices.IndexFunc(tools, func(x Tool) bool { return x.Name == q.tool })
 		raw, err := json.Marshal(res.StructuredContent)
 		s.must(err)

@@ -68,7 +68,7 @@ func (p *page) coverage(c tenants.Coverage) {
 		if i == 8 {
 			break
 		}
-		missing = append(missing, fmt.Sprintf("%s (%s)", inspector.CleanText(n.Name), n.Reason))
+		missing = append(missing, fmt.Sprintf("%s (%s)", inspector.CleanText(n.Name), inspector.CleanText(n.Reason)))
 	}
 	if len(missing) > 0 {
 		more := ""
@@ -102,7 +102,7 @@ func (p *page) next(steps []Next) {
 		if err != nil {
 			args = []byte("{}")
 		}
-		p.line("next: %s %s (%s)", n.Tool, args, n.Why)
+		p.line("next: %s %s (%s)", inspector.CleanText(n.Tool), args, inspector.CleanText(n.Why))
 	}
 }
 

@@ -27,7 +27,7 @@ func observeTasks(s Services) []Tool {
 			if err != nil {
 				return Answer{}, err
 			}
-			return answerTask(s, t, c), nil
+			return answerTask(s, t, c, false), nil
 		},
 	}}
 }
