@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -28,6 +29,7 @@ const (
 	callTimeout  = 10 * time.Second // one call of a service for one frame
 	flushTimeout = 5 * time.Second  // after the agent closed its side
 	drainGrace   = 30 * time.Second // to leave after the stream's age is over
+	maxDigest    = 32               // bytes of a configuration's digest
 	maxPending   = 32               // frames waiting to be sent, beside acknowledgements
 )
 
@@ -126,6 +128,7 @@ func (st *stream) open(ctx context.Context, c caller, f *pb.AgentFrame) error {
 	opened, err := s.deps.Sessions.SessionOpened(octx, st.scope, fleet.SessionFacts{
 		Remote: hostOf(c.remote), MachineID: facts.MachineID, BootID: facts.BootID, AgentVersion: facts.AgentVersion,
 		Kernel: facts.Kernel, OS: facts.OS, Arch: facts.Arch, StartedNS: h.StartedAtNs, CertNotAfter: c.cert.NotAfter,
+		ConfigDigest: hex.EncodeToString(h.ConfigDigest[:min(len(h.ConfigDigest), maxDigest)]),
 	})
 	if err != nil {
 		return retryable{err, retryAfter()}
