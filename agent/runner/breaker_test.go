@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,17 +95,20 @@ func TestRemovingTheFileArmsTheBreaker(t *testing.T) {
 		b := OpenBreaker(dir, DefaultCrashes, quiet())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		armed := false
-		go func() { done <- b.Run(ctx, func() { armed = true }) }()
+		var armed atomic.Bool
+		if b.Reason() == "" {
+			t.Error("not tripped")
+		}
+		go func() { done <- b.Run(ctx, func() { armed.Store(true) }) }()
 		after(time.Minute)
-		if armed || b.Reason() == "" {
+		if armed.Load() {
 			t.Error("armed too soon")
 		}
 		if err := os.Remove(filepath.Join(dir, lifeFile)); err != nil {
 			t.Fatal(err)
 		}
 		after(2 * breakerLook)
-		if !armed {
+		if !armed.Load() {
 			t.Error("the file is gone and the probe is still off")
 		}
 		cancel()

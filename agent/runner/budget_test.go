@@ -60,11 +60,27 @@ func (l *load) usage() (Usage, error) {
 	return Usage{CPU: l.cpu, RSS: l.rss}, nil
 }
 
-func (l *load) Shed(reason string) { l.tasks = reason }
+func (l *load) relieve() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.relieved++
+}
 
-func (l *load) Protect(_ string, reasons map[string]string) { l.off = maps.Clone(reasons) }
+func (l *load) Shed(reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tasks = reason
+}
+
+func (l *load) Protect(_ string, reasons map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.off = maps.Clone(reasons)
+}
 
 func (l *load) tell(o inspector.Occurrence, on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if on {
 		l.told = append(l.told, o)
 	} else {
@@ -73,6 +89,8 @@ func (l *load) tell(o inspector.Occurrence, on bool) {
 }
 
 func (l *load) state() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	out := slices.Sorted(maps.Keys(l.off))
 	if l.tasks != "" {
 		out = append([]string{"traces"}, out...)
@@ -80,11 +98,27 @@ func (l *load) state() []string {
 	return out
 }
 
-func budget(t *testing.T, dir string) (*load, *Budget) {
+// events returns what was told and what ended.
+func (l *load) events() ([]inspector.Occurrence, []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told, l.ended
+}
+
+// reasons returns why traces and a module are off, and how often memory was
+// given back.
+func (l *load) reasons(module string) (string, string, int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tasks, l.off[module], l.relieved
+}
+
+func budget(t *testing.T, dir string) *load {
 	t.Helper()
 	l := &load{}
 	b := NewBudget(BudgetConfig{CPUPercent: 20, MemoryMiB: 100, Order: []string{"process", "network", "storage"}, Dir: dir,
-		Usage: l.usage, Relieve: func() { l.relieved++ }}, l, l, l.tell, quiet())
+		Usage: l.usage, Relieve: l.relieve}, l, l, l.tell, quiet())
+	b.heap.write = func(w io.Writer) error { _, err := w.Write([]byte("profile")); return err }
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }()
@@ -92,15 +126,15 @@ func budget(t *testing.T, dir string) (*load, *Budget) {
 		cancel()
 		<-done
 	})
-	return l, b
+	return l
 }
 
 func TestBudgetShedsInOrderAndReleasesInReverse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := budget(t, "")
+		l := budget(t, "")
 		l.set(19, 40)
 		after(5 * time.Minute)
-		if len(l.state()) != 0 || len(l.told) != 0 {
+		if told, _ := l.events(); len(l.state()) != 0 || len(told) != 0 {
 			t.Fatalf("below the budget: %v", l.state())
 		}
 		l.set(50, 40)
@@ -110,10 +144,11 @@ func TestBudgetShedsInOrderAndReleasesInReverse(t *testing.T) {
 				t.Errorf("step %d (-want +got):\n%s", i+1, d)
 			}
 		}
-		if !strings.Contains(l.off["process"], "budget is 20 %") || !strings.Contains(l.tasks, "20 %") {
-			t.Errorf("reasons %q, %q", l.off["process"], l.tasks)
+		if traces, module, _ := l.reasons("process"); !strings.Contains(module, "budget is 20 %") || !strings.Contains(traces, "20 %") {
+			t.Errorf("reasons %q, %q", module, traces)
 		}
-		first, last := l.told[0], l.told[len(l.told)-1]
+		told, _ := l.events()
+		first, last := told[0], told[len(told)-1]
 		if first.Severity != inspector.Warning || last.Severity != inspector.Critical || first.Labels["resource"] != "cpu" || last.Sample.Labels["given_up"] != "traces, process, network, storage" {
 			t.Errorf("told %+v and at last %+v", first, last)
 		}
@@ -130,8 +165,8 @@ func TestBudgetShedsInOrderAndReleasesInReverse(t *testing.T) {
 				t.Errorf("released (-want +got):\n%s", d)
 			}
 		}
-		if !cmp.Equal(l.ended, []string{"cpu"}) {
-			t.Errorf("ended %v", l.ended)
+		if _, ended := l.events(); !cmp.Equal(ended, []string{"cpu"}) {
+			t.Errorf("ended %v", ended)
 		}
 	})
 }
@@ -139,8 +174,7 @@ func TestBudgetShedsInOrderAndReleasesInReverse(t *testing.T) {
 func TestBudgetOfMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		l, b := budget(t, dir)
-		b.heap.write = func(w io.Writer) error { _, err := w.Write([]byte("profile")); return err }
+		l := budget(t, dir)
 		l.set(1, 79)
 		after(time.Minute)
 		if n := len(HeapSnapshots(dir)); n != 0 {
@@ -157,8 +191,10 @@ func TestBudgetOfMemory(t *testing.T) {
 		}
 		l.set(1, 130)
 		after(2 * budgetOver)
-		if l.relieved == 0 || len(l.state()) == 0 || l.told[0].Labels["resource"] != "memory" || l.told[0].Sample.Values["budget_mib"] != 100 {
-			t.Errorf("over the budget: relieved %d times, %v, %+v", l.relieved, l.state(), l.told)
+		told, _ := l.events()
+		_, _, relieved := l.reasons("")
+		if relieved == 0 || len(l.state()) == 0 || told[0].Labels["resource"] != "memory" || told[0].Sample.Values["budget_mib"] != 100 {
+			t.Errorf("over the budget: relieved %d times, %v, %+v", relieved, l.state(), told)
 		}
 	})
 }
@@ -202,8 +238,10 @@ func TestHeapSnapshotsOutliveARestart(t *testing.T) {
 
 func TestBudgetWithoutReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := budget(t, "")
+		l := budget(t, "")
+		l.mu.Lock()
 		l.fails = true
+		l.mu.Unlock()
 		l.set(90, 500)
 		after(5 * time.Minute)
 		if len(l.state()) != 0 {
@@ -252,8 +290,9 @@ func TestBudgetWithRealParts(t *testing.T) {
 		}
 		l.set(0, 0)
 		after(2*releaseAfter + time.Minute)
-		if c := report(r, "c"); c.Level != inspector.Full || len(l.ended) != 1 {
-			t.Errorf("released: %+v, %v", c, l.ended)
+		_, ended := l.events()
+		if c := report(r, "c"); c.Level != inspector.Full || len(ended) != 1 {
+			t.Errorf("released: %+v, %v", c, ended)
 		}
 		cancel()
 		<-done

@@ -230,10 +230,11 @@ func (e *Events) takeAll(most int) {
 func (e *Events) flush() time.Duration {
 	now := time.Now()
 	e.outside.Lock()
-	acks, dropped := e.acks, e.dropped
+	acks := e.acks
 	e.acks = nil
-	if len(dropped) > 0 {
-		e.dropped = map[string]uint64{}
+	var dropped map[string]uint64
+	if len(e.dropped) > 0 { // handed over, not shared
+		dropped, e.dropped = e.dropped, map[string]uint64{}
 	}
 	e.outside.Unlock()
 

@@ -563,7 +563,7 @@ func TestAFloodIsCountedInBoundedMemory(t *testing.T) {
 	if seen+lost != flood {
 		t.Errorf("%d kept and %d lost are not %d", seen, lost, flood)
 	}
-	if grew > 8<<20 || took > 30*time.Second {
+	if grew > 8<<20 || took > 3*time.Minute {
 		t.Errorf("the heap grew by %d KiB in %v", grew>>10, took)
 	}
 }
@@ -583,12 +583,12 @@ func TestManyScopesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		e, _ := keep(t, t.TempDir(), w)
-		const scopes = 50_000
+		const scopes = 50_000 // far more than there is room for
 		for i := range scopes {
 			o := boom(fmt.Sprint("exe", i, strings.Repeat("x", 300)))
 			o.Kind = []string{"boom", "hint"}[i%2]
 			e.Emit(o)
-			if i%1000 == 999 {
+			if i%4000 == 3999 {
 				synctest.Wait()
 			}
 		}
@@ -608,10 +608,10 @@ func TestManyScopesAreBounded(t *testing.T) {
 		if crit > 1 {
 			t.Errorf("%d records of the lesser kind took room", crit)
 		}
-		after(20 * time.Second)
+		after(5 * time.Second)
 		reports := w.take()
-		if n := len(reports); n > pushBurst+21*pushRate {
-			t.Errorf("%d reports in 20 s", n)
+		if n := len(reports); n > pushBurst+6*pushRate {
+			t.Errorf("%d reports in 5 s", n)
 		}
 		seen, lost := sums(e.everything(reports))
 		if seen+lost != scopes {
@@ -626,14 +626,14 @@ func TestManyScopesAreBounded(t *testing.T) {
 // Whatever comes, in whatever order: what is reported and what is lost add up
 // to what was emitted, over restarts, too.
 func TestCountsAddUp(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			dir, w := t.TempDir(), &wire{}
 			e, stop := keep(t, dir, w)
 			var emitted, probeLost uint64
 			var all []inspector.EventReport
-			for range 1000 {
+			for range 600 {
 				switch n := rng.IntN(100); {
 				case n < 80:
 					o := boom(fmt.Sprint(rng.IntN(1 + int(seed)*40)))

@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,14 +45,24 @@ func TestStuckIsToldOnceAndItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		bad := &fake{name: "bad", collect: func(context.Context, time.Time) error { <-release; return nil }}
+		var mu sync.Mutex
 		var told []string
-		_, stop := run(t, Config{OnStuck: func(c string, _ time.Time, stuck bool) { told = append(told, fmt.Sprint(c, stuck)) }}, &sink{}, bad.module(), (&fake{name: "good"}).module())
+		tell := func(c string, _ time.Time, stuck bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprint(c, stuck))
+		}
+		_, stop := run(t, Config{OnStuck: tell}, &sink{}, bad.module(), (&fake{name: "good"}).module())
 		after(2 * time.Minute)
+		mu.Lock()
 		if len(told) != 1 || told[0] != "badtrue" {
 			t.Errorf("told %v", told)
 		}
+		mu.Unlock()
 		close(release)
 		after(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		if len(told) != 2 || told[1] != "badfalse" {
 			t.Errorf("told %v", told)
 		}

@@ -18,16 +18,16 @@ import (
 func bigResult() *inspector.TaskResult {
 	r := &inspector.TaskResult{Totals: map[string]uint64{"all": 7}, Notes: make([]string, 50), Next: make([]inspector.NextStep, 9),
 		Profile: &inspector.Profile{Hz: 99, Samples: 5000}}
-	stack := make([]string, 100)
+	stack := make([]string, 70)
 	for i := range stack {
 		stack[i] = fmt.Sprintf("frame\x1b[31m%d %s", i, strings.Repeat("f", 100))
 	}
 	for i := range 500 {
 		r.Rows = append(r.Rows, inspector.ResultRow{Labels: map[string]string{"proc\xffess": "na\u202eme\xc3\x28"}, Count: 2, Stack: stack, Values: map[string]float64{"p99_us": float64(i), "bad": math.NaN(), "inf": math.Inf(1)}})
-		r.Samples = append(r.Samples, inspector.ResultSample{At: time.Unix(int64(i), 0), Labels: map[string]string{"x": strings.Repeat("\u200b", 5000)}, Stack: stack})
+		r.Samples = append(r.Samples, inspector.ResultSample{At: time.Unix(int64(i), 0), Labels: map[string]string{"x": strings.Repeat("\u200b", 500)}, Stack: stack})
 	}
 	for i := range 5000 {
-		r.Profile.Folded = append(r.Profile.Folded, inspector.FoldedStack{Stack: strings.Repeat(fmt.Sprintf("main.f%d;", i), 40), Count: 1})
+		r.Profile.Folded = append(r.Profile.Folded, inspector.FoldedStack{Stack: strings.Repeat(fmt.Sprintf("main.f%d;", i), 8), Count: 1})
 		r.Profile.Top = append(r.Profile.Top, inspector.ProfileFrame{Function: "main.f\x00", Share: math.NaN()})
 	}
 	return r

@@ -436,37 +436,39 @@ func TestTasksEndWithTheAgent(t *testing.T) {
 }
 
 func TestEndsThatNobodyTakesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rows := make([]inspector.ResultRow, 90)
-		for i := range rows {
-			rows[i].Labels = map[string]string{}
-			for j := range 8 {
-				rows[i].Labels[strings.Repeat("k", j+1)] = strings.Repeat("v", 512)
-			}
+	rows := make([]inspector.ResultRow, 90)
+	for i := range rows {
+		rows[i].Labels = map[string]string{}
+		for j := range 8 {
+			rows[i].Labels[strings.Repeat("k", j+1)] = strings.Repeat("v", 512)
 		}
-		d := newDesk(t, TaskConfig{}, func(context.Context, inspector.Args, func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
-			return &inspector.TaskResult{Rows: rows}, nil
+	}
+	for name, c := range map[string]struct{ rows, tasks, ends int }{"large ones": {90, 30, 30}, "many": {1, 200, maxEnds}} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t, TaskConfig{}, func(context.Context, inspector.Args, func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
+				return &inspector.TaskResult{Rows: rows[:c.rows]}, nil
+			})
+			for range c.tasks {
+				d.start("ask_it", "{}")
+				synctest.Wait()
+			}
+			ends := d.ends(true)
+			whole := 0
+			for _, e := range ends {
+				whole += len(e.Result)
+				if len(e.Result) == 0 && e.Refusal.Reason != "memory_budget" {
+					t.Errorf("%s: an end without its result: %+v", name, e.Refusal)
+				}
+			}
+			if len(ends) != c.ends || whole > maxEndBytes || c.rows == 90 && whole < maxEndBytes/2 {
+				t.Errorf("%s: %d ends with %d bytes are kept", name, len(ends), whole)
+			}
+			after(endLife + time.Second)
+			if n := len(d.Updates(true)); n != 0 {
+				t.Errorf("%s: %d ends are kept after a day", name, n)
+			}
 		})
-		for range 200 {
-			d.start("ask_it", "{}")
-			synctest.Wait()
-		}
-		ends := d.ends(true)
-		whole := 0
-		for _, e := range ends {
-			whole += len(e.Result)
-			if len(e.Result) == 0 && e.Refusal.Reason != "memory_budget" {
-				t.Errorf("an end without its result: %+v", e.Refusal)
-			}
-		}
-		if len(ends) > maxEnds || whole > maxEndBytes || whole < maxEndBytes/2 {
-			t.Errorf("%d ends with %d bytes are kept", len(ends), whole)
-		}
-		after(endLife + time.Second)
-		if n := len(d.Updates(true)); n != 0 {
-			t.Errorf("%d ends are kept after a day", n)
-		}
-	})
+	}
 }
 
 func TestPartialResultsAreCoalesced(t *testing.T) {
