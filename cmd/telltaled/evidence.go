@@ -72,4 +72,9 @@ func (e evidence) register(own prometheus.Registerer) {
 	total("telltale_task_words_late_total", "Words of nodes on tasks that had ended.", func() uint64 { return e.tasks.Stats().Late })
 	own.MustRegister(countsBy[tasks.State]{prometheus.NewDesc("telltale_task_runs_ended_total", "Tasks on nodes that this server ended, by state.", []string{"state"}, nil),
 		func() map[tasks.State]uint64 { return e.tasks.Stats().Ended }})
+	own.MustRegister(countsBy[string]{prometheus.NewDesc("telltale_events_total", "What was done about events, by act.", []string{"act"}, nil), func() map[string]uint64 {
+		s := e.events.Stats()
+		return map[string]uint64{"begun": s.Begun, "moved": s.Moved, "repeated": s.Repeated, "kept_out": s.KeptOut,
+			"snapshot": s.Snapshots, "snapshot_failed": s.SnapshotsFailed, "news_lost": s.NewsLost}
+	}})
 }
