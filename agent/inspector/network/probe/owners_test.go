@@ -3,6 +3,7 @@ package probe
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"testing"
 
@@ -24,17 +25,17 @@ func TestTasksTellOwnersApart(t *testing.T) {
 			l := n.listen("127.0.0.1:7001", 512)
 			inside, outside := n.peer("send", "127.0.0.1:7777", 40, 10), n.peer("send", "127.0.0.1:7777", 25, 10)
 			caller, stranger := n.peer("connect", "127.0.0.1:7001", 12, 1000), n.peer("connect", "127.0.0.1:7001", 9, 1000)
-			name := group(t, root)
+			name, container := group(t, root)
 			for _, p := range []*peer{inside, caller} {
 				t.Cleanup(p.end) // before the group can go
 				p.join(root, name)
 			}
 			cfg := Config{Netns: n.inode}
-			refs := []string{name, root + name, fmt.Sprint(mustInode(t, root+name))}
+			refs := []map[string]any{{"cgroup": name}, {"cgroup": root + name}, {"cgroup": fmt.Sprint(mustInode(t, root+name))}, {"container": container[:12]}}
 			var drops, opens []*runningTask
 			for _, ref := range refs {
-				drops = append(drops, start(t, cfg, network.TraceDrops, map[string]any{"cgroup": ref}))
-				opens = append(opens, start(t, cfg, network.MonitorTCP, map[string]any{"cgroup": ref}))
+				drops = append(drops, start(t, cfg, network.TraceDrops, maps.Clone(ref)))
+				opens = append(opens, start(t, cfg, network.MonitorTCP, maps.Clone(ref)))
 			}
 			drops = append(drops, start(t, cfg, network.TraceDrops, map[string]any{"pid": inside.pid}))
 			opens = append(opens, start(t, cfg, network.MonitorTCP, map[string]any{"pid": caller.pid}))

@@ -2,6 +2,8 @@ package probe
 
 import (
 	"bufio"
+	"crypto/rand"
+	"encoding/hex"
 	"flag"
 	"fmt"
 	"io"
@@ -126,18 +128,21 @@ func (p *peer) end() {
 	_ = p.wait()
 }
 
-// group makes a cgroup below a mount and returns its path there; it goes with
-// the test.
-func group(t *testing.T, root string) string {
+// group makes a cgroup below a mount, named as a runtime names a container's,
+// and returns its path there and the container's id; it goes with the test.
+func group(t *testing.T, root string) (name, container string) {
 	t.Helper()
-	dir, err := os.MkdirTemp(root, "telltale-test-")
-	if err != nil {
+	var id [32]byte
+	_, _ = rand.Read(id[:])
+	container = hex.EncodeToString(id[:])
+	dir := root + "/telltale-" + container + ".scope"
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		until(t, "the group is empty", func() bool { return os.Remove(dir) == nil })
 	})
-	return strings.TrimPrefix(dir, root)
+	return strings.TrimPrefix(dir, root), container
 }
 
 func (p *peer) join(root, group string) {
