@@ -116,17 +116,18 @@ func ownVDSO() *Image {
 	return nil
 }
 
-// Modules names the files of which nothing but exported names, or no name at
-// all, can be known: those without a table of symbols.
-func (p *Process) Modules() (bare []string) {
+// Modules names the files without a table of symbols, of which nothing but
+// exported names can be known, and those that could not be read at all.
+func (p *Process) Modules() (bare, unread []string) {
 	for _, m := range p.maps {
-		h := p.files.open[m.file]
-		if h == nil || h.image == nil || h.image.HasSymbols() || h.debug != nil {
-			continue
-		}
-		if name := m.module(); !slices.Contains(bare, name) && !strings.HasPrefix(name, "[") {
+		h, name := p.files.open[m.file], m.module()
+		switch {
+		case h == nil || strings.HasPrefix(name, "["):
+		case h.f == nil && !slices.Contains(unread, name):
+			unread = append(unread, name)
+		case h.image != nil && !h.image.HasSymbols() && h.debug == nil && !slices.Contains(bare, name):
 			bare = append(bare, name)
 		}
 	}
-	return bare
+	return bare, unread
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // ErrHidden says that the kernel shows this process no addresses.
-var ErrHidden = errors.New("the kernel hides its addresses (kernel.kptr_restrict), so kernel functions have no names")
+var ErrHidden = errors.New("the kernel hides its addresses (kernel.kptr_restrict)")
 
 // KernelTable names addresses of the running kernel. It is safe for
 // concurrent use and holds no more than the names it was asked for last.

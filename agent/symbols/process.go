@@ -25,9 +25,12 @@ type Process struct {
 	Pid   int
 	Start uint64 // when it began, in clock ticks since boot, as in /proc/PID/stat
 	// Program tells the programs apart that one process runs one after the
-	// other: where its stack begins. 0 is unknown.
+	// other: where its stack begins. 0 is unknown, or not to be seen.
 	Program uint64
 	Comm    string // its name, clean
+	// Hidden says that this process may not see what the other one has mapped
+	// (that needs CAP_SYS_PTRACE), so that nothing of it gets a name.
+	Hidden bool
 
 	dir   string // /proc/PID
 	maps  []mapping
@@ -78,9 +81,9 @@ func NewFiles(proc string) *Files {
 }
 
 // Close closes every file.
-func (fs *Files) Close() error {
+func (held *Files) Close() error {
 	var errs []error
-	for _, f := range fs.open {
+	for _, f := range held.open {
 		if f.f != nil {
 			errs = append(errs, f.f.Close())
 		}
@@ -88,7 +91,7 @@ func (fs *Files) Close() error {
 			errs = append(errs, f.dbg.Close())
 		}
 	}
-	clear(fs.open)
+	clear(held.open)
 	return errors.Join(errs...)
 }
 
@@ -96,14 +99,19 @@ func (fs *Files) Close() error {
 var ErrGone = errors.New("no such process")
 
 // Open looks at a process. ErrGone means that it ended or never was.
-func (fs *Files) Open(pid int) (*Process, error) {
-	p := &Process{Pid: pid, dir: filepath.Join(fs.proc, strconv.Itoa(pid)), files: fs}
+func (held *Files) Open(pid int) (*Process, error) {
+	p := &Process{Pid: pid, dir: filepath.Join(held.proc, strconv.Itoa(pid)), files: held}
 	id, err := readIdentity(p.dir)
 	if err != nil {
 		return nil, err
 	}
 	p.Start, p.Program, p.Comm = id.start, id.program, id.comm
-	return p, p.Refresh()
+	if err := p.Refresh(); errors.Is(err, fs.ErrPermission) {
+		p.Hidden = true
+	} else if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // identity is what tells a process, and what it runs, from others.
@@ -132,9 +140,6 @@ func readIdentity(dir string) (id identity, err error) {
 	var errs [2]error
 	id.start, errs[0] = strconv.ParseUint(f[19], 10, 64)
 	id.program, errs[1] = strconv.ParseUint(f[25], 10, 64)
-	if id.program == 1 {
-		id.program = 0 // hidden from this process
-	}
 	return id, errors.Join(errs[:]...)
 }
 
@@ -259,12 +264,12 @@ func parseMaps(b []byte) []mapping {
 const vdso = "[vdso]"
 
 // hold opens a mapping's file, once.
-func (fs *Files) hold(dir string, m mapping) {
-	if m.file.inode == 0 || fs.open[m.file] != nil || len(fs.open) >= maxFiles {
+func (held *Files) hold(dir string, m mapping) {
+	if m.file.inode == 0 || held.open[m.file] != nil || len(held.open) >= maxFiles {
 		return
 	}
 	h := &file{name: m.module()}
-	fs.open[m.file] = h
+	held.open[m.file] = h
 	if h.f = openMapped(dir, m); h.f == nil {
 		return
 	}
@@ -280,17 +285,19 @@ func openMapped(dir string, m mapping) *os.File {
 	if f := openRegular(fmt.Sprintf("%s/map_files/%x-%x", dir, m.start, m.end)); f != nil {
 		return f
 	}
-	name, deleted := strings.CutSuffix(m.name, " (deleted)")
-	for _, try := range []string{filepath.Join(dir, "root", unescape(name)), filepath.Join(dir, "exe")} {
-		if deleted && try != filepath.Join(dir, "exe") {
-			continue
-		}
+	tries := []string{filepath.Join(dir, "exe")}
+	if name, deleted := strings.CutSuffix(m.name, " (deleted)"); !deleted {
+		// The path as this process sees it needs no privilege.
+		tries = append(tries, filepath.Join(dir, "root", unescape(name)), unescape(name))
+	}
+	for i, try := range tries {
 		f := openRegular(try)
 		if f == nil {
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Fstat(int(f.Fd()), &st) == nil && st.Ino == m.file.inode {
+		if unix.Fstat(int(f.Fd()), &st) == nil && st.Ino == m.file.inode &&
+			(i < 2 || m.file.dev == fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev))) {
 			return f
 		}
 		_ = f.Close()

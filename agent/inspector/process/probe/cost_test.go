@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/inspector/process"
+	"github.com/telltale-dev/telltale/agent/symbols"
 )
 
 // BenchmarkPipePingPong is the scheduler programs' worst case: two threads on
@@ -103,4 +106,62 @@ func pingPong(b *testing.B) {
 	}()
 	<-finished
 	<-done
+}
+
+// BenchmarkProfiled runs the spinner's work alone and under a profile of it.
+// Compare the two; the kernel's own measure of the program is the third.
+func BenchmarkProfiled(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("needs root: loads eBPF programs into the kernel")
+	}
+	work := func(b *testing.B) {
+		var sink uint64
+		for range b.N {
+			for i := range uint64(100_000) {
+				sink += i * i
+			}
+		}
+		if sink == 1 {
+			b.Log(sink)
+		}
+	}
+	sampled := func(b *testing.B) *sampling {
+		p := &profiler{log: slog.New(slog.DiscardHandler)}
+		files := symbols.NewFiles("")
+		b.Cleanup(func() { _ = files.Close() })
+		t, err := p.target(inspector.Args{process.ArgPid: int64(os.Getpid())}, files)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s, err := p.sample(t, 99)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(s.Close)
+		b.ResetTimer()
+		return s
+	}
+	b.Run("off", work)
+	b.Run("on", func(b *testing.B) {
+		sampled(b)
+		work(b)
+	})
+	b.Run("measured", func(b *testing.B) {
+		s := sampled(b)
+		stats, err := bpfload.EnableStats()
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer stats.Close()
+		work(b)
+		costs, err := s.set.Costs()
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, k := range costs {
+			if k.Runs > 0 {
+				b.ReportMetric(float64(k.Time.Nanoseconds())/float64(k.Runs), k.Program+"-ns/run")
+			}
+		}
+	})
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/process"
 )
@@ -200,9 +202,11 @@ func TestStormOfCrashes(t *testing.T) {
 	if _, err := gate.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
+	began, before := time.Now(), cpuTime(t)
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
+	took, used := time.Since(began), cpuTime(t)-before
 	var g eventsGate
 	if err := w.set.Map(eventsMapGates).Lookup(uint32(0), &g); err != nil {
 		t.Fatal(err)
@@ -214,7 +218,10 @@ func TestStormOfCrashes(t *testing.T) {
 		lost += o.Count
 	}
 	told := uint64(len(h.of(process.ProcessCrash)))
-	t.Logf("%d crashes seen, %d told, %d lost", g.Crashes, told, lost)
+	t.Logf("%d crashes seen, %d told, %d lost; %s of CPU in %s", g.Crashes, told, lost, used, took)
+	if used > took/10 {
+		t.Errorf("a storm costs %s of CPU in %s", used, took)
+	}
 	if told+lost != g.Crashes || g.Crashes != n {
 		t.Errorf("%d told and %d lost of %d", told, lost, g.Crashes)
 	}
@@ -273,4 +280,14 @@ func TestWatcherSaysWhatFails(t *testing.T) {
 	if err := c.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		t.Error(err)
 	}
+}
+
+// cpuTime is what this process has used.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -52,6 +52,11 @@ func inRoot(cmd *exec.Cmd, root string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 }
 
+// asNobody lets a command run as another user.
+func asNobody(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+}
+
 func itoa(n int) string { return strconv.Itoa(n) }
 
 func join(t *testing.T, group string, pid int) {

@@ -186,9 +186,15 @@ func notes(p *inspector.Profile, all []sampled, names *namer, sum profileProfile
 	if names.unwatched > 0 {
 		out = append(out, fmt.Sprintf("%d samples are of processes that ended before their files could be looked at: their user code has no names.", names.unwatched))
 	}
+	if names.hidden > 0 {
+		out = append(out, fmt.Sprintf("%d samples are of processes that the agent may not look into (it lacks CAP_SYS_PTRACE): their user code has no names.", names.hidden))
+	}
+	list := func(files []string) string { return strings.Join(files[:min(5, len(files))], ", ") }
+	if len(names.unread) > 0 {
+		out = append(out, "These files could not be read (gone, or the agent lacks CAP_SYS_PTRACE and CAP_SYS_ADMIN), so nothing of them has a name: "+list(names.unread)+".")
+	}
 	if len(names.bare) > 0 {
-		list := strings.Join(names.bare[:min(5, len(names.bare))], ", ")
-		out = append(out, "These files have no table of symbols, so only what they export has a name: "+list+".")
+		out = append(out, "These files have no table of symbols, so only what they export has a name: "+list(names.bare)+".")
 	}
 	var shallow, c, golang uint64
 	for _, e := range all {

@@ -61,7 +61,9 @@ type namer struct {
 	user      map[profileProcessKey]map[uint64]symbols.Frame
 	noKernel  error    // why the kernel has no names
 	bare      []string // files without a table of symbols
+	unread    []string // files that could not be read
 	unwatched uint64   // samples of processes that were gone when looked at
+	hidden    uint64   // samples of processes that the agent may not look into
 }
 
 // caller is the address to name for a frame that called another: the return
@@ -86,6 +88,9 @@ func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms 
 			n.unwatched += e.count
 			continue
 		}
+		if known[e.process].Hidden {
+			n.hidden += e.count
+		}
 		for i, a := range e.user {
 			user[e.process] = append(user[e.process], caller(i, a))
 		}
@@ -99,13 +104,12 @@ func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms 
 	for key, addrs := range user {
 		slices.Sort(addrs)
 		n.user[key] = known[key].Names(slices.Compact(addrs))
-		for _, m := range known[key].Modules() {
-			if !slices.Contains(n.bare, m) {
-				n.bare = append(n.bare, m)
-			}
-		}
+		bare, unread := known[key].Modules()
+		n.bare, n.unread = append(n.bare, bare...), append(n.unread, unread...)
 	}
 	slices.Sort(n.bare)
+	slices.Sort(n.unread)
+	n.bare, n.unread = slices.Compact(n.bare), slices.Compact(n.unread)
 	return n
 }
 
