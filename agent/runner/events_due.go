@@ -1,0 +1,81 @@
+package runner
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+)
+
+// due collects the reports to push now, the worst first, and says when the
+// next one is.
+func (e *Events) due(now time.Time) (out []delivery, wait time.Duration) {
+	e.tokens = min(pushBurst, e.tokens+pushRate*max(0, now.Sub(e.filled).Seconds()))
+	e.filled = now
+	wait = staleAfter
+	var ready []*record
+	for _, r := range e.records {
+		at, ok := r.dueAt(now)
+		if !ok {
+			continue
+		}
+		if in := at.Sub(now); in > 0 {
+			wait = min(wait, in)
+		} else {
+			ready = append(ready, r)
+		}
+	}
+	for _, r := range e.records { // those with nothing to say end, too
+		if r.ends() {
+			wait = min(wait, max(time.Millisecond, r.opened.Add(inspector.DedupFor).Sub(now)))
+		}
+	}
+	if in := e.retryAt.Sub(now); in > 0 && len(ready) > 0 {
+		return nil, min(wait, in)
+	}
+	slices.SortStableFunc(ready, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(b.rank(), a.rank()), a.opened.Compare(b.opened))
+	})
+	if room := int(e.tokens); len(ready) > room {
+		ready = ready[:room]
+		wait = min(wait, time.Duration(math.Ceil(float64(time.Second)/pushRate)))
+	}
+	for _, r := range ready {
+		out = append(out, delivery{r, r.version, r.report()})
+	}
+	return out, wait
+}
+
+// sayLosses makes event_loss occurrences of what was counted as lost.
+func (e *Events) sayLosses(now time.Time) {
+	if e.kinds[kindLoss] == nil {
+		clear(e.lost)
+		return
+	}
+	for component, n := range e.lost {
+		delete(e.lost, component)
+		e.spread(component, n)
+		k := e.kinds[kindLoss]
+		o := inspector.Occurrence{Kind: kindLoss, Count: n, Labels: map[string]string{lossLabel: component}}
+		e.see(k, scope(k, o.Labels), o, now)
+	}
+}
+
+// lose counts sightings as lost; the next flush says so.
+func (e *Events) lose(component string, n uint64) {
+	if n == 0 {
+		return
+	}
+	e.stats.Lost = inspector.Plus(e.stats.Lost, n)
+	e.lost[component] = inspector.Plus(e.lost[component], n)
+	token(e.kick)
+}
+
+// delivery is one report on its way to the uplink.
+type delivery struct {
+	r       *record
+	version uint64
+	report  inspector.EventReport
+}
