@@ -129,7 +129,11 @@ func startTask(ctx context.Context, s Services, k inspector.TaskKind, c Call) (A
 	if _, err := k.Check(req.Args); err != nil {
 		return Answer{}, argFault(k, err)
 	}
-	t, err := s.Tasks.Do(ctx, c.Scope, req, tasks.DoOptions{CancelWhenAbandoned: c.Modern, Progress: c.tell})
+	opts := tasks.DoOptions{CancelWhenAbandoned: c.Modern}
+	if c.progress != nil { // looking for progress costs reads that nobody else needs
+		opts.Progress = c.tell
+	}
+	t, err := s.Tasks.Do(ctx, c.Scope, req, opts)
 	if err != nil {
 		return Answer{}, fault.Respell(err, map[string]string{"labels": selectorArg.Name})
 	}
@@ -146,9 +150,6 @@ func startTask(ctx context.Context, s Services, k inspector.TaskKind, c Call) (A
 
 // tell passes on how far a task is, with counts of what it found so far.
 func (c Call) tell(t tasks.Task) {
-	if c.progress == nil {
-		return
-	}
 	ended, rows, count := 0, 0, uint64(0)
 	for _, r := range t.Runs {
 		if r.Status.Terminal() {

@@ -68,13 +68,13 @@ func (g *gate) give(k principalKey) {
 // messages, never its answer.
 const progressWait = 2 * time.Second
 
-// progress makes the function that tells the client how far its call is: it
-// does nothing unless the client gave a token, and nothing after done. What it
-// tells only ever grows.
+// progress makes the function that tells the client how far its call is; nil
+// unless the client gave a token. It does nothing after done, and what it tells
+// only ever grows.
 func (h *Handler) progress(ctx context.Context, req *sdk.CallToolRequest) (tell func(done, total float64, message string), done func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil || req.Session == nil {
-		return func(float64, float64, string) {}, func() {}
+		return nil, func() {}
 	}
 	var mu sync.Mutex
 	last, over := -1.0, false

@@ -231,7 +231,9 @@ func FuzzReadMessage(f *testing.F) {
 }
 
 func FuzzArguments(f *testing.F) {
-	tools := toolTable(Services{Registry: registry()})
+	reg := fullRegistry()
+	tools := allTools()
+	f.Add(9, []byte(`{"node":"x","pid":1e300,"duration_s":-0.5,"device":{"a":[]},"selector":{"a":"b"}}`))
 	f.Add(2, []byte(`{"node":"x"}`))
 	f.Add(4, []byte(`{"metrics":"a","step_s":1e300,"labels":{"a":"b"}}`))
 	f.Fuzz(func(t *testing.T, i int, raw []byte) {
@@ -240,8 +242,20 @@ func FuzzArguments(f *testing.F) {
 		if err != nil && fault.Of(err).Kind != fault.Invalid {
 			t.Errorf("%v", err)
 		}
-		if err == nil {
-			_, _, _ = (Call{Args: got, Now: noon}).window()
+		if err != nil {
+			return
+		}
+		_, _, _ = (Call{Args: got, Now: noon}).window()
+		if kind, ok := reg.Task(tool.Name); ok {
+			sent := map[string]any{}
+			for _, a := range kind.Args {
+				if v, ok := got[a.Name]; ok {
+					sent[a.Name] = v
+				}
+			}
+			if _, err := kind.Check(sent); err != nil && fault.Of(argFault(kind, err)).Next == "" {
+				t.Errorf("no next step: %v", err)
+			}
 		}
 	})
 }

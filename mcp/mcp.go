@@ -1,14 +1,19 @@
 // Package mcp offers the services to language models over the Model Context
 // Protocol: one stateless HTTP endpoint a tenant, in both protocol eras.
 //
-// It owns the protocol's edge: what is refused before the SDK, which tools and
-// resources a caller sees, the guard around every tool, and how an answer reads
-// as text and as structured content. It must not know SQL, the REST adapter, or
-// how a credential is verified: package auth puts a Scope into the request.
+// It owns the protocol's edge: what is refused before the SDK, which tools,
+// resources and prompts a caller sees, the guard around every tool, and how an
+// answer reads as text and as structured content. It must not know SQL, the
+// REST adapter, or how a credential is verified: package auth puts a Scope into
+// the request.
 //
 // Start reading at Handler.ServeHTTP, then toolTable (the one list of tools),
-// then guard. A tool set is one file; deleting its file and its line in
-// toolTable deletes the feature.
+// then guard. A tool set is one file or two; deleting them and their line in
+// toolTable deletes the feature. The tools of diagnose.go are made from the
+// words of the registry; evidence.go merges what nodes found and
+// evidence_text.go writes it; handles.go is the protocol's extension for tasks;
+// listen.go and feed.go are the streams of updates; prompts are the files of
+// prompts/.
 package mcp
 
 import (

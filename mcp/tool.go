@@ -46,7 +46,7 @@ type Call struct {
 	// Modern: the request's end is told to the tool, so that an abandoned call
 	// can cancel its work; a call of the initialize era runs out.
 	Modern   bool
-	progress func(done, total float64, message string)
+	progress func(done, total float64, message string) // nil: nobody wants to know
 	rows     int // rows that the byte budget leaves; 0 while unknown
 }
 
