@@ -64,7 +64,7 @@ func TestEveryTask(t *testing.T) {
 					res = call(t, s, k.Name, `{"selector":{"all":"1"},"format":"detailed","max_bytes":98304`+targets(k)+`}`)
 					text = textOf(t, res)
 					conformsTo(t, k.Name, shape, res)
-					for _, f := range []string{"acme-db1", "acme-web1", "acme-web2", "3 of 4 nodes answered", "acme-old1 (offline)"} {
+					for _, f := range []string{"acme-db1", "acme-web1", "acme-web2", "3 of 4 nodes answered", "acme-old1: offline"} {
 						if !strings.Contains(text, f) {
 							t.Errorf("over nodes the text lacks %q:\n%s", f, text)
 						}
@@ -208,6 +208,7 @@ func TestFailuresAreTold(t *testing.T) {
 	task.Fanout, task.Status = true, tasks.Completed
 	task.Runs = []tasks.Run{run, {Name: "a", Status: tasks.Completed}, {Name: "b", Status: tasks.Disconnected}, {Name: "c", Status: tasks.TimedOut}, {Name: "d", Status: tasks.Cancelled},
 		{Name: "e", Status: tasks.Failed, Reason: inspector.ReasonFeatureOff}, {Name: "f", Status: tasks.Expired}, {Name: "g", Status: tasks.Running}, {Name: "h", Status: tasks.Failed, StartedAt: ptr(noon)}}
+	task.Coverage.NotCovered = []tenants.NotCovered{{Node: "n1", Name: "db1", Reason: "pid_gone"}, {Node: "x", Name: "x", Reason: "stale"}, {Node: "y", Name: "y", Reason: "feature_off: no BTF"}}
 	if failure(task) != nil {
 		t.Error("a fan-out is always an answer")
 	}
@@ -215,7 +216,7 @@ func TestFailuresAreTold(t *testing.T) {
 	for _, o := range outcomes(task) {
 		got = append(got, o.Outcome)
 	}
-	if want := []string{"refused", "answered", "offline", "timed_out", "cancelled", "unsupported", "not_started", "running", "failed"}; !slices.Equal(got, want) {
+	if want := []string{"refused", "answered", "offline", "timed_out", "cancelled", "unsupported", "not_started", "running", "failed", "offline", "unsupported"}; !slices.Equal(got, want) {
 		t.Errorf("outcomes %v, want %v", got, want)
 	}
 }

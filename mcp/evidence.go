@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -70,6 +71,9 @@ type nodeOutcome struct {
 	Lost     uint64 `json:"lost,omitempty"`
 	Stopped  string `json:"stopped_for,omitempty"`
 }
+
+// told reports whether there is anything to say of the node beyond its rows.
+func (n nodeOutcome) told() bool { return n.Outcome != "answered" || n.Stopped != "" }
 
 type evidenceRow struct {
 	Node string `json:"node"`
@@ -258,6 +262,15 @@ func outcomes(t tasks.Task) []nodeOutcome {
 			o.Lost, o.Stopped = r.Result.Lost, r.Result.StoppedFor
 		}
 		out = append(out, o)
+	}
+	for _, n := range t.Coverage.NotCovered { // those that got no run at all
+		if !slices.ContainsFunc(t.Runs, func(r tasks.Run) bool { return r.Node == n.Node }) {
+			o := nodeOutcome{Node: n.Node, Name: n.Name, Outcome: "offline", Reason: n.Reason}
+			if strings.HasPrefix(n.Reason, inspector.ReasonFeatureOff) || n.Reason == "off" {
+				o.Outcome = "unsupported"
+			}
+			out = append(out, o)
+		}
 	}
 	return out
 }

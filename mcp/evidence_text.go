@@ -28,13 +28,31 @@ func (a taskAnswer) text() string {
 	}
 	a.samples(&p)
 	a.losses(&p)
-	p.coverage(a.Coverage)
+	a.nodes(&p)
+	p.truncated(a.Truncated)
+	p.notes(a.Notes)
+	p.next(a.Next)
+	return p.String()
+}
+
+// maxNodeLines bounds the nodes that the text tells of one by one; the
+// structured form has all of them.
+const maxNodeLines = 20
+
+// nodes says how many answered and why the others did not.
+func (a taskAnswer) nodes(p *page) {
+	p.line("coverage: %d of %s answered", a.Coverage.Answered, counted(a.Coverage.Asked, "node"))
+	lines, more := 0, a.Coverage.More
 	for _, n := range a.Nodes {
-		if n.Outcome == "answered" && n.Stopped == "" {
+		if !n.told() {
+			continue
+		}
+		if lines++; lines > maxNodeLines {
+			more++
 			continue
 		}
 		line := inspector.CleanText(n.Name) + ": " + n.Outcome
-		if n.Reason != "" {
+		if n.Reason != "" && n.Reason != n.Outcome {
 			line += " (" + inspector.CleanText(n.Reason) + ")"
 		}
 		if n.Message != "" {
@@ -48,10 +66,9 @@ func (a taskAnswer) text() string {
 		}
 		p.line("%s", line)
 	}
-	p.truncated(a.Truncated)
-	p.notes(a.Notes)
-	p.next(a.Next)
-	return p.String()
+	if more > 0 {
+		p.line("and %s more that did not answer", counted(more, "node"))
+	}
 }
 
 // where names the node, or counts them.

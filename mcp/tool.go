@@ -47,7 +47,7 @@ type Call struct {
 	// can cancel its work; a call of the initialize era runs out.
 	Modern   bool
 	progress func(done, total float64, message string) // nil: nobody wants to know
-	rows     int // rows that the byte budget leaves; 0 while unknown
+	rows     int                                       // rows that the byte budget leaves; 0 while unknown
 }
 
 // limit reads the row limit of a list: clamped to what one answer may hold,
