@@ -16,12 +16,12 @@ import (
 
 // Times and bounds of tasks.
 const (
-	taskGrace    = 5 * time.Second // beyond its duration, for loading programs and naming symbols
-	orderGrace   = time.Minute     // a deadline further away than MaxTaskSeconds and this is refused
-	abandonAfter = 5 * time.Second // how long a task may take to stop once it was told to
-	stopGrace    = time.Second     // the same when the agent itself stops
-	takeGrace    = time.Second     // how long Run waits at the end for the server to take what ended
-	partialEvery = time.Second     // between partial results, and between reports of progress
+	taskGrace    = 15 * time.Second // beyond its duration, for loading programs and naming symbols
+	orderGrace   = time.Minute      // a deadline further away than MaxTaskSeconds and this is refused
+	abandonAfter = 5 * time.Second  // how long a task may take to stop once it was told to
+	stopGrace    = time.Second      // the same when the agent itself stops
+	takeGrace    = time.Second      // how long Run waits at the end for the server to take what ended
+	partialEvery = time.Second      // between partial results, and between reports of progress
 
 	rememberTasks = 1024 // ids that are not started a second time
 	maxEnds       = 64   // ends that wait to be taken

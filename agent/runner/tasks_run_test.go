@@ -40,7 +40,7 @@ func TestHowTasksEnd(t *testing.T) {
 		}, outcome: inspector.TaskFailed, reason: "task_failed"},
 		"cancelled":        {run: untilTold, do: func(d *desk, id inspector.TaskID) { d.Cancel(id) }, outcome: inspector.TaskCancelled, reason: "cancelled", result: true},
 		"shed":             {run: untilTold, do: func(d *desk, _ inspector.TaskID) { d.Shed("CPU") }, outcome: inspector.TaskFailed, reason: "agent_budget", result: true},
-		"its time is over": {run: untilTold, do: func(*desk, inspector.TaskID) { after(10*time.Second + time.Millisecond) }, outcome: inspector.TaskFailed, reason: "task_failed", result: true},
+		"its time is over": {run: untilTold, do: func(*desk, inspector.TaskID) { after(5*time.Second + taskGrace + time.Millisecond) }, outcome: inspector.TaskFailed, reason: "task_failed", result: true},
 		"too large": {run: func(context.Context, inspector.Args, func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
 			r := &inspector.TaskResult{StoppedFor: "cpu", Totals: map[string]uint64{}}
 			for i := range 100_000 {
