@@ -11,6 +11,7 @@ const (
 	MaxPartialBytes  = 64 << 10  // bytes of a partial result as JSON
 	MaxFoldedStacks  = 2000      // folded stacks of one profile
 	MaxStackDepth    = 64        // frames of one row's or sample's stack
+	MaxCount         = 1<<53 - 1 // greatest number in it that every reader of JSON numbers reads as it is
 )
 
 // TaskResult is what one node found. It is data of untrusted origin: text has

@@ -107,7 +107,9 @@ func (c *checked) shift() time.Duration {
 	return time.Duration(*c.skewMS) * time.Millisecond
 }
 
-func clampCount(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+// clampCount cuts a number so that the sum of two is read as it is by every
+// reader of JSON numbers.
+func clampCount(n uint64) int64 { return int64(min(n, inspector.MaxCount/2)) }
 
 // stateRank orders states for reports of the same last sighting: the end comes
 // last. -1 is no state.
@@ -139,7 +141,7 @@ func cleanSamples(in []inspector.EventSample, shift time.Duration) []inspector.E
 	for _, s := range in {
 		c := inspector.EventSample{At: s.At.UTC().Add(-shift), Labels: cleanLabels(s.Labels), Values: map[string]float64{}}
 		for k, v := range s.Values {
-			if k, _ = inspector.CleanLabel(k); !math.IsNaN(v) && !math.IsInf(v, 0) {
+			if k, _ = inspector.CleanLabel(k); math.Abs(v) <= inspector.MaxCount { // false for NaN
 				c.Values[k] = v
 			}
 		}

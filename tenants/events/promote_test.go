@@ -39,6 +39,14 @@ func TestPromote(t *testing.T) {
 	if p := w.list(reader(w.b), ListQuery{}); len(p.Events) != 0 {
 		t.Errorf("the second tenant: %d", len(p.Events))
 	}
+	// A node that knows the task cannot say first what somebody will promote.
+	f.Labels = map[string]string{"reason": "NO_SOCKET"}
+	forged := w.report("eth0", 0)
+	forged.Fingerprint = promotedPrint(f.Task, f.Kind, f.Labels)
+	w.record(w.n2, forged)
+	if own, err := w.s.Promote(ctx, scope, f); err != nil || own.Origin != FromTask || own.Title != f.Title {
+		t.Errorf("beside a forged one: %v %+v", err, own)
+	}
 	for name, c := range map[string]struct {
 		change func(*Finding)
 		kind   fault.Kind

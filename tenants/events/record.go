@@ -129,11 +129,12 @@ func (w *recording) transact(ctx context.Context, tx pgx.Tx) error {
 // maxShift is how far a record's server time may lie from its node time.
 const maxShift = tenants.SkewCorrected + time.Second
 
-// admit bounds what one node may make.
+// admit bounds what one node may make, whatever time it says: records that
+// begin within an hour of this one count.
 func (w *recording) admit(ctx context.Context, tx pgx.Tx) error {
 	var n int
-	now := w.s.now()
-	if err := tx.QueryRow(ctx, sqlLately, uid(w.tenant), uid(w.node), now.Add(-time.Hour), now.Add(time.Hour), w.s.cfg.PerHour).Scan(&n); err != nil {
+	ts := w.c.ts
+	if err := tx.QueryRow(ctx, sqlLately, uid(w.tenant), uid(w.node), ts.Add(-time.Hour), ts.Add(time.Hour), w.s.cfg.PerHour).Scan(&n); err != nil {
 		return err
 	}
 	if n >= w.s.cfg.PerHour {

@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -114,6 +115,34 @@ func TestKeptOut(t *testing.T) {
 	}
 	if err := s.Record(ctx, w.n1, w.report("eth0", 0), 0); err != nil {
 		t.Errorf("more of a record that is there: %v", err)
+	}
+	for i, want := range []string{"", "", ReasonTooMany} { // that it began long ago is no way around the bound
+		r := w.report(fmt.Sprint("old", i), 0)
+		r.Begun = start.Add(-9*day + time.Duration(i)*time.Minute)
+		if got := fault.Of(s.Record(ctx, w.n1, r, 0)); (got == nil) != (want == "") || got != nil && got.Reason != want {
+			t.Errorf("old record %d: %v", i, got)
+		}
+	}
+}
+
+// Numbers that no node can have counted come out as ones that every reader of
+// JSON reads as they are.
+func TestHugeNumbers(t *testing.T) {
+	w := newWorld(t)
+	r := w.report("eth0", 0)
+	r.SampleCount, r.Truncated, r.Lost = math.MaxUint64, math.MaxUint64, math.MaxUint64
+	r.Samples = []inspector.EventSample{{At: start, Values: map[string]float64{"big": 1 << 60, "small": -1e308, "nan": math.NaN(), "ok": 5}}}
+	w.record(w.n1, r)
+	p := w.list(reader(w.a), ListQuery{})
+	if len(p.Events) != 1 {
+		t.Fatalf("%+v", p)
+	}
+	e := p.Events[0]
+	if most := uint64(inspector.MaxCount); e.Samples > most || e.Cumulative > most || e.Cumulative < e.Samples || e.Lost > most {
+		t.Errorf("%+v", e)
+	}
+	if d := w.get(reader(w.a), e.ID); len(d.Evidence) != 1 || len(d.Evidence[0].Values) != 1 || d.Evidence[0].Values["ok"] != 5 {
+		t.Errorf("%+v", d.Evidence)
 	}
 }
 

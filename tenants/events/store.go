@@ -9,7 +9,7 @@ const (
 select e.id, e.ts, e.severity, e.state, e.last_said, e.sample_count, e.truncated, e.lost,
   (select count(*) from event_context c where c.tenant_id = e.tenant_id and c.ts = e.ts and c.event_id = e.id and c.ts >= $5 and c.ts <= $6)
   from event e
- where e.tenant_id = $1 and e.node_id = $2 and e.fingerprint = $3 and e.begun = $4 and e.ts >= $5 and e.ts <= $6 limit 1`
+ where e.tenant_id = $1 and e.node_id = $2 and e.fingerprint = $3 and e.begun = $4 and e.ts >= $5 and e.ts <= $6 and e.origin = 'probe' limit 1`
 
 	sqlEarlier = `select count(*) from event where tenant_id = $1 and node_id = $2 and fingerprint = $3 and ts >= $4 and ts < $5`
 
@@ -26,7 +26,7 @@ insert into event (tenant_id, ts, id, node_id, kind, severity, state, origin, fi
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 
 	sqlPromoted = `
-select id from event where tenant_id = $1 and node_id = $2 and fingerprint = $3 and ts >= $4 and ts <= $5 order by ts limit 1`
+select id from event where tenant_id = $1 and node_id = $2 and fingerprint = $3 and ts >= $4 and ts <= $5 and origin = 'task' order by ts limit 1`
 
 	sqlUpdate = `
 update event set severity = greatest(severity, $4::smallint), state = $5, last_said = greatest(last_said, $6), last_seen = greatest(last_seen, $7),

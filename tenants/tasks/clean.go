@@ -3,6 +3,7 @@ package tasks
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"unicode/utf8"
 
@@ -10,14 +11,19 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// What a node says is untrusted: every text is cleaned again, every list cut
-// to its bound.
+// What a node says is untrusted: every text is cleaned again, every list and
+// every number cut to its bound.
 
 const (
 	maxText   = 500 // bytes of a message
 	maxLabels = 32  // of a row, a sample, a map of totals
 	maxNotes  = 10
 	maxNext   = 3
+
+	// A profile beyond these is none that an agent took: their product is the
+	// number of samples that there could have been.
+	maxHz   = 1 << 20
+	maxCPUs = 1 << 16
 )
 
 // encode cleans a result and answers it as JSON of at most limit bytes.
@@ -39,27 +45,34 @@ func cleanResult(r inspector.TaskResult) inspector.TaskResult {
 	if r.Totals == nil {
 		r.Totals = map[string]uint64{}
 	}
+	for k, n := range r.Totals {
+		r.Totals[k] = count(n)
+	}
 	rows := make([]inspector.ResultRow, 0, min(len(r.Rows), inspector.MaxResultRows))
 	for i, row := range r.Rows {
 		if i >= inspector.MaxResultRows {
-			r.OtherRows++
-			r.OtherCount += row.Count
+			r.OtherRows = inspector.Plus(r.OtherRows, 1)
+			r.OtherCount = inspector.Plus(r.OtherCount, row.Count)
 			continue
 		}
-		row.Labels, row.Values, row.Stack = cleanLabels(row.Labels), cleanMap(row.Values), cleanStack(row.Stack)
+		row.Count = count(row.Count)
+		row.Labels, row.Values, row.Stack = cleanLabels(row.Labels), cleanValues(row.Values), cleanStack(row.Stack)
 		rows = append(rows, row)
 	}
 	r.Rows = rows
 	var samples []inspector.ResultSample
 	for i, e := range r.Samples {
 		if i >= inspector.MaxResultSamples {
-			r.Truncated++
+			r.Truncated = inspector.Plus(r.Truncated, 1)
 			continue
 		}
-		e.Labels, e.Values, e.Stack = cleanLabels(e.Labels), cleanMap(e.Values), cleanStack(e.Stack)
+		e.Labels, e.Values, e.Stack = cleanLabels(e.Labels), cleanValues(e.Values), cleanStack(e.Stack)
 		samples = append(samples, e)
 	}
 	r.Samples = samples
+	for _, n := range []*uint64{&r.Lost, &r.OtherRows, &r.OtherCount, &r.Truncated, &r.SampleRate, &r.Unknown} {
+		*n = count(*n)
+	}
 	r.StoppedFor = clip(r.StoppedFor, 40)
 	r.Notes = cleanList(r.Notes, maxNotes, maxText)
 	var next []inspector.NextStep
@@ -76,22 +89,45 @@ func cleanProfile(p *inspector.Profile) *inspector.Profile {
 		return nil
 	}
 	c := *p
+	c.Hz, c.CPUs, c.Seconds = min(p.Hz, maxHz), min(p.CPUs, maxCPUs), min(max(p.Seconds, 0), 2*inspector.MaxTaskSeconds)
 	c.Top = make([]inspector.ProfileFrame, 0, min(len(p.Top), inspector.MaxResultRows))
 	for _, f := range p.Top[:min(len(p.Top), inspector.MaxResultRows)] {
 		f.Function, f.Module = clip(f.Function, maxText), clip(f.Module, maxText)
+		f.Self, f.Total, f.Share = count(f.Self), count(f.Total), min(max(f.Share, 0), 1)
 		c.Top = append(c.Top, f)
 	}
 	c.Folded = make([]inspector.FoldedStack, 0, min(len(p.Folded), inspector.MaxFoldedStacks))
 	for i, f := range p.Folded {
 		if i >= inspector.MaxFoldedStacks {
-			c.LeftOut += f.Count
+			c.LeftOut = inspector.Plus(c.LeftOut, f.Count)
 			continue
 		}
-		f.Stack = inspector.CleanText(f.Stack)
+		f.Stack, f.Count = inspector.CleanText(f.Stack), count(f.Count)
 		c.Folded = append(c.Folded, f)
+	}
+	for _, n := range []*uint64{&c.Samples, &c.Kernel, &c.Unnamed, &c.LeftOut} {
+		*n = count(*n)
 	}
 	return &c
 }
+
+// count cuts a number to what a reader of JSON numbers reads as it is. No
+// machine counts so far in the time that a task has.
+func count(n uint64) uint64 { return min(n, inspector.MaxCount) }
+
+// cleanValues leaves out numbers that a reader of JSON would read as others,
+// or not at all: unknown is absent.
+func cleanValues(m map[string]float64) map[string]float64 {
+	out := cleanMap(m)
+	for k, v := range out {
+		if !readable(v) {
+			delete(out, k)
+		}
+	}
+	return out
+}
+
+func readable(v float64) bool { return math.Abs(v) <= inspector.MaxCount } // false for NaN
 
 // cleanMap keeps at most maxLabels entries of numbers, by clean names.
 func cleanMap[V any](m map[string]V) map[string]V {
@@ -137,7 +173,11 @@ func cleanArgs(m map[string]any) map[string]any {
 		switch v := v.(type) {
 		case string:
 			out[k] = clip(v, maxText)
-		case float64, int64, int, bool, json.Number:
+		case float64:
+			if readable(v) {
+				out[k] = v
+			}
+		case int64, int, bool, json.Number:
 			out[k] = v
 		}
 	}

@@ -1,6 +1,9 @@
 package tasks
 
 import (
+	"bytes"
+	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -67,4 +70,53 @@ func TestResultBounds(t *testing.T) {
 	id = w.began(w.s, w.me(), drops("n1", 5))
 	w.must(ch.Finished(ctx, id, Outcome{State: Completed}))
 	w.check("no result", w.get(w.s, id), Failed, inspector.ReasonTaskFailed)
+}
+
+// Numbers that no machine counts neither wrap around nor reach a reader that
+// would read others; what follows from them is a number.
+func TestResultNumbers(t *testing.T) {
+	const huge = math.MaxUint64
+	r := &inspector.TaskResult{Totals: map[string]uint64{"a": huge, "b": 7}, Lost: huge, OtherRows: huge, OtherCount: huge, Truncated: huge, Unknown: huge, SampleRate: huge,
+		Samples: []inspector.ResultSample{{Values: map[string]float64{"big": 1 << 60, "ok": 1}}},
+		Next:    []inspector.NextStep{{Args: map[string]any{"big": 1e300, "ok": 1.0}}},
+		Profile: &inspector.Profile{Hz: huge, CPUs: huge, Seconds: math.MaxFloat64, Samples: huge, Kernel: huge, Unnamed: huge, LeftOut: huge,
+			Top: []inspector.ProfileFrame{{Self: huge, Total: huge, Share: 1e308}}, Folded: []inspector.FoldedStack{{Count: huge}}}}
+	for range inspector.MaxResultRows + 2 {
+		r.Rows = append(r.Rows, inspector.ResultRow{Count: huge, Values: map[string]float64{"big": -1e308, "ok": -1}})
+	}
+	b, refusal := encode(r, inspector.MaxResultBytes)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	var check func(at string, v any)
+	check = func(at string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, v := range v {
+				check(at+"."+k, v)
+			}
+		case []any:
+			for _, v := range v {
+				check(at, v)
+			}
+		case json.Number:
+			if f, err := v.Float64(); err != nil || math.Abs(f) >= 1<<53 {
+				t.Errorf("%s: %s", at, v)
+			}
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var all map[string]any
+	if err := d.Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	check("", all)
+	c := cleanResult(*r)
+	if c.Totals["b"] != 7 || c.OtherCount != inspector.MaxCount || len(c.Rows[0].Values) != 1 || len(c.Samples[0].Values) != 1 || len(c.Next[0].Args) != 1 {
+		t.Errorf("%+v", c)
+	}
+	if p := c.Profile; math.IsInf(float64(p.Hz*p.CPUs)*p.Seconds, 0) || p.Hz*p.CPUs/p.CPUs != p.Hz || p.Top[0].Share != 1 {
+		t.Errorf("%+v", p)
+	}
 }
