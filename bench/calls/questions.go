@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -54,65 +52,26 @@ type caller struct {
 	node   string
 }
 
-const modern = "2026-07-28"
-
 // once asks, checks that the answer is a good one and returns its size.
 func (c *caller) once(ctx context.Context, q question) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	method, target, body := http.MethodGet, c.tenant.RESTURL+strings.ReplaceAll(q.path, "{node}", url.QueryEscape(c.node)), ""
-	if q.tool != "" {
-		method, target = http.MethodPost, c.tenant.MCPURL
-		body = fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientCapabilities":{}}}}`,
-			q.tool, strings.ReplaceAll(q.arguments, "{node}", c.node), modern)
+	if q.tool == "" {
+		doc, err := c.tenant.REST(ctx, http.DefaultClient, http.MethodGet, strings.ReplaceAll(q.path, "{node}", url.QueryEscape(c.node)), c.tenant.Tokens["read"], nil)
+		if err != nil {
+			return 0, err
+		}
+		return len(doc), c.judge(q, doc)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
+	doc, size, err := c.tenant.Tool(ctx, http.DefaultClient, c.tenant.Tokens["read"], q.tool, json.RawMessage(strings.ReplaceAll(q.arguments, "{node}", c.node)))
 	if err != nil {
 		return 0, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.tenant.Tokens["read"])
-	if q.tool != "" {
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		req.Header.Set("MCP-Protocol-Version", modern)
-		req.Header.Set("Mcp-Method", "tools/call")
-		req.Header.Set("Mcp-Name", q.tool)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 8<<20))
-	if err != nil {
-		return 0, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("status %d: %.300s", resp.StatusCode, b)
-	}
-	return len(b), c.judge(q, b)
+	return size, c.judge(q, doc)
 }
 
-// judge reads what proves that a question was answered and not refused.
-func (c *caller) judge(q question, b []byte) error {
-	doc := b
-	if q.tool != "" {
-		if _, data, ok := bytes.Cut(b, []byte("data: ")); ok { // one server-sent event
-			b, _, _ = bytes.Cut(data, []byte("\n"))
-		}
-		var m struct {
-			Result struct {
-				IsError           bool            `json:"isError"`
-				StructuredContent json.RawMessage `json:"structuredContent"`
-			}
-		}
-		if err := json.Unmarshal(b, &m); err != nil {
-			return fmt.Errorf("%w in %.300s", err, b)
-		}
-		if doc = m.Result.StructuredContent; m.Result.IsError || len(doc) == 0 {
-			return fmt.Errorf("refused: %.300s", b)
-		}
-	}
+// judge holds an answer about the whole fleet against the number of nodes.
+func (c *caller) judge(q question, doc []byte) error {
 	var answer struct {
 		Coverage struct{ Asked, Answered int } `json:"coverage"`
 	}

@@ -1,9 +1,11 @@
-// Package rig is what the measurements share: a private dev stack, a fleet of
-// real uplinks with made-up numbers, processor time and memory of processes,
-// and the lines of the final table.
+// Package rig is what the measurements share: a private dev stack, or a
+// database with several servers; a fleet of real uplinks with made-up numbers;
+// calls over REST and MCP; processor time and memory of processes, and the
+// lines of the final table.
 //
-// It drives the built server from outside and must not import a server
-// package. Start reading at Start, then Enrol.
+// It drives the built programs from outside. Of the server's packages it uses
+// only what gives it a database and a certificate, localpg and auth. Start
+// reading at Start, then Enrol; or at StartCluster.
 package rig
 
 import (
@@ -15,10 +17,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,10 +30,8 @@ type Stack struct {
 	Dir string // holds everything, removed by Stop
 	PID int    // of the server
 
-	bin    string
-	cmd    *exec.Cmd
-	output bytes.Buffer // read after the end only
-	ended  chan struct{}
+	bin   string
+	child *Child
 }
 
 // Ready is the ready file of a dev stack.
@@ -71,38 +69,24 @@ func Start(ctx context.Context, bin string, flags ...string) (*Stack, error) {
 		return nil, err
 	}
 	file := filepath.Join(dir, "ready.json")
-	s := &Stack{Dir: dir, bin: bin, ended: make(chan struct{})}
+	s := &Stack{Dir: dir, bin: bin}
 	args := append([]string{"dev", "--data-dir", filepath.Join(dir, "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--ready-file", file}, flags...)
-	s.cmd = exec.Command(filepath.Join(bin, "telltaled"), args...)
-	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the kernel ties the child's death signal to this thread
-		err := s.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = s.cmd.Wait() // how it ended shows in its output
-			close(s.ended)
-		}
-	}()
-	if err := <-started; err != nil {
-		os.RemoveAll(dir)
-		return nil, fmt.Errorf("start the server: %w", err)
+	if s.child, err = Spawn(nil, filepath.Join(bin, "telltaled"), args...); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	s.PID = s.cmd.Process.Pid
-	err = s.await(ctx, startTimeout, func() bool {
+	s.PID = s.child.PID
+	err = s.child.Await(ctx, startTimeout, func() bool {
 		b, err := os.ReadFile(file)
 		return err == nil && json.Unmarshal(b, &s.Ready) == nil
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the stack did not become ready: %w", err), s.Stop(), fmt.Errorf("its output: %s", s.output.String()))
+		return nil, errors.Join(fmt.Errorf("the stack did not become ready: %w", err), s.Stop(), fmt.Errorf("its output: %s", s.child.Output()))
 	}
 	return s, nil
 }
 
-// await polls until ok, the deadline or the stack's end.
-func (s *Stack) await(ctx context.Context, limit time.Duration, ok func() bool) error {
+// Await polls until ok, the deadline or the process's end.
+func (c *Child) Await(ctx context.Context, limit time.Duration, ok func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -112,26 +96,15 @@ func (s *Stack) await(ctx context.Context, limit time.Duration, ok func() bool) 
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.ended:
-			return errors.New("the server ended")
+		case <-c.Ended:
+			return errors.New("it ended")
 		}
 	}
 	return nil
 }
 
 // Stop ends the stack as Ctrl-C does and removes its directory.
-func (s *Stack) Stop() error {
-	var err error
-	_ = s.cmd.Process.Signal(syscall.SIGINT) // fails only when it has ended
-	select {
-	case <-s.ended:
-	case <-time.After(stopTimeout):
-		_ = syscall.Kill(-s.PID, syscall.SIGKILL)
-		<-s.ended
-		err = fmt.Errorf("the stack did not stop within %v", stopTimeout)
-	}
-	return errors.Join(err, os.RemoveAll(s.Dir))
-}
+func (s *Stack) Stop() error { return errors.Join(s.child.Stop(), os.RemoveAll(s.Dir)) }
 
 // Tenant finds a tenant by its slug; both of dev are always there.
 func (s *Stack) Tenant(slug string) Tenant {
@@ -145,14 +118,20 @@ func (s *Stack) Tenant(slug string) Tenant {
 
 // EnrolToken makes an enrolment token that serves for uses nodes.
 func (s *Stack) EnrolToken(ctx context.Context, slug string, uses int) (string, error) {
+	return admin(ctx, s.bin, s.PostgresDSN, "enrol-token", "create", "--tenant", slug, "--uses", strconv.Itoa(uses))
+}
+
+// admin runs an administrative command and returns what it prints.
+func admin(ctx context.Context, bin, dsn string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "telltaled"), "enrol-token", "create", "--database", s.PostgresDSN, "--tenant", slug, "--uses", strconv.Itoa(uses))
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "telltaled"), args...)
+	cmd.Env = append(os.Environ(), "TELLTALE_DATABASE="+dsn)
 	var told bytes.Buffer
 	cmd.Stderr = &told
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("make an enrolment token: %w: %s", err, told.String())
+		return "", fmt.Errorf("telltaled %s: %w: %s", strings.Join(args, " "), err, told.String())
 	}
 	return strings.TrimSpace(string(out)), nil
 }
