@@ -31,7 +31,7 @@ const (
 // answered in the call, the time in which a node must begin, and the grace
 // after which the task itself says that it timed out. The service gives up a
 // little earlier and says more.
-const taskWait = tasks.ShortTask + tasks.StartWithin + tasks.DeadlineGrace + 5*time.Second
+const taskWait = tasks.ShortTask + tasks.StartWithin + tasks.RunGrace + tasks.DeadlineGrace + 5*time.Second
 
 var (
 	selectorArg = Arg{Name: "selector", Kind: argLabels, Words: "instead of node: all nodes with these labels, at most 50"}

@@ -73,10 +73,17 @@ func (h *Handler) Close() {
 }
 
 // listenServer makes the server of one stream, and the channel that is closed
-// when its subscriptions are in force.
-func (h *Handler) listenServer(scope tenants.Scope, v view) (*sdk.Server, <-chan struct{}) {
-	allowed, _ := h.allowed(scope, v)
-	s := h.build(allowed, scope.Granted.Has(tenants.Read), v.schemas, h.servers.schemas)
+// when its subscriptions are in force. It holds nothing but what a stream
+// needs: no tools, no resources, no prompts, or a thousand of them would weigh.
+func (h *Handler) listenServer(read bool) (*sdk.Server, <-chan struct{}) {
+	caps := &sdk.ServerCapabilities{}
+	opts := &sdk.ServerOptions{Capabilities: caps}
+	if read && h.watchable() {
+		caps.Resources = &sdk.ResourceCapabilities{Subscribe: true}
+		subscribable(opts)
+	}
+	s := sdk.NewServer(&sdk.Implementation{Name: "telltale", Title: "Telltale", Version: h.cfg.Version}, opts)
+	s.AddReceivingMiddleware(h.recoverer, h.listen)
 	acked := make(chan struct{})
 	var once sync.Once
 	s.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
@@ -89,6 +96,17 @@ func (h *Handler) listenServer(scope tenants.Scope, v view) (*sdk.Server, <-chan
 		}
 	})
 	return s, acked
+}
+
+// watchable reports whether there are resources that tell of changes.
+func (h *Handler) watchable() bool {
+	return h.cfg.Services.Events != nil || h.cfg.Services.Tasks != nil
+}
+
+// subscribable makes the SDK offer subscriptions; listen decides to what.
+func subscribable(opts *sdk.ServerOptions) {
+	opts.SubscribeHandler = func(context.Context, *sdk.SubscribeRequest) error { return nil }
+	opts.UnsubscribeHandler = func(context.Context, *sdk.UnsubscribeRequest) error { return nil }
 }
 
 // listen stands around subscriptions/listen: it agrees only to resources that

@@ -209,7 +209,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c := caller{scope: scope, reference: reference, modern: modern, handles: modern && msg.Handles}
 	if modern && msg.Method == listenMethod {
-		c.server, c.acked = h.listenServer(scope, v)
+		c.server, c.acked = h.listenServer(scope.Granted.Has(tenants.Read))
 	} else {
 		c.server = h.server(scope, v)
 	}

@@ -97,13 +97,11 @@ func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.Sch
 	if len(allowed) > 0 {
 		caps.Tools = &sdk.ToolCapabilities{}
 	}
-	svc := h.cfg.Services
 	if read {
 		caps.Resources = &sdk.ResourceCapabilities{}
 		opts.CompletionHandler = h.complete
-		if svc.Events != nil || svc.Tasks != nil { // what may be subscribed to is decided by listen
-			opts.SubscribeHandler = func(context.Context, *sdk.SubscribeRequest) error { return nil }
-			opts.UnsubscribeHandler = func(context.Context, *sdk.UnsubscribeRequest) error { return nil }
+		if h.watchable() {
+			subscribable(opts)
 		}
 		if len(h.prompts) > 0 {
 			caps.Prompts = &sdk.PromptCapabilities{}
@@ -124,6 +122,6 @@ func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.Sch
 	if err := h.addHandles(s, allowed); err != nil {
 		panic(err) // the names of the methods are constants
 	}
-	s.AddReceivingMiddleware(h.recoverer, legacy, h.handles, h.listen)
+	s.AddReceivingMiddleware(h.recoverer, legacy, h.handles)
 	return s
 }
