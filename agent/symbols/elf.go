@@ -3,6 +3,7 @@ package symbols
 import (
 	"bufio"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -33,17 +34,75 @@ func NewImage(file io.ReaderAt) (im *Image, err error) {
 			im, err = nil, errBroken
 		}
 	}()
+	if err := modest(file); err != nil {
+		return nil, err
+	}
 	f, err := elf.NewFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	text := 0
+	for _, s := range f.Sections {
+		text += len(s.Name)
+	}
+	if text > maxNames {
+		return nil, errBroken
 	}
 	im = &Image{file: file, elf: f, Go: f.Section(".gopclntab") != nil || f.Section(".data.rel.ro.gopclntab") != nil}
 	im.BuildID = buildID(f)
 	return im, nil
 }
 
-// maxNote bounds a note section.
-const maxNote = 4096
+// Bounds of a file's headers: debug/elf reads and keeps as much as they say,
+// and a program that somebody else chose may say anything. Files that are
+// mapped as code have some dozens of sections.
+const (
+	maxSections = 512
+	maxSegments = 128
+	maxNames    = 16 << 10 // bytes of the names of all sections
+	maxNote     = 4096     // bytes of a note section
+)
+
+// modest refuses a file whose headers ask for more memory than those of a
+// program do. What else is wrong with them, elf.NewFile finds.
+func modest(file io.ReaderAt) error {
+	head := make([]byte, 64)
+	if _, err := file.ReadAt(head, 0); err != nil {
+		return errBroken
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if elf.Data(head[elf.EI_DATA]) == elf.ELFDATA2MSB {
+		order = binary.BigEndian
+	}
+	table, counts, segment, section := order.Uint64(head[40:]), head[54:], uint16(56), uint16(64)
+	if elf.Class(head[elf.EI_CLASS]) == elf.ELFCLASS32 {
+		table, counts, segment, section = uint64(order.Uint32(head[32:])), head[42:], 32, 40
+	}
+	number := func(i int) uint16 { return order.Uint16(counts[2*i:]) } // phentsize, phnum, shentsize, shnum, shstrndx
+	if number(1) > maxSegments || number(1) > 0 && number(0) != segment || number(3) > maxSections {
+		return errBroken
+	}
+	if table == 0 {
+		return nil
+	}
+	if number(2) != section || number(4) >= number(3) || table > 1<<62 {
+		return errBroken // also numbers that are too large for their fields: 65280 sections and more
+	}
+	names := make([]byte, section)
+	if _, err := file.ReadAt(names, int64(table)+int64(number(4))*int64(section)); err != nil {
+		return errBroken
+	}
+	flags, size := order.Uint64(names[8:]), uint64(0)
+	if section == 40 {
+		flags, size = uint64(order.Uint32(names[8:])), uint64(order.Uint32(names[20:]))
+	} else {
+		size = order.Uint64(names[32:])
+	}
+	if size > maxNames || elf.SectionFlag(flags)&elf.SHF_COMPRESSED != 0 {
+		return errBroken
+	}
+	return nil
+}
 
 func buildID(f *elf.File) string {
 	s := f.Section(".note.gnu.build-id")

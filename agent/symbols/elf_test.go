@@ -1,0 +1,114 @@
+package symbols
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"testing"
+)
+
+// sparse is a file of any size: some bytes, and zeros up to its end. It counts
+// what is read of it.
+type sparse struct {
+	parts map[int64][]byte
+	size  int64
+	read  int64
+}
+
+func (s *sparse) ReadAt(b []byte, at int64) (int, error) {
+	if at >= s.size {
+		return 0, io.EOF
+	}
+	n := int(min(int64(len(b)), s.size-at))
+	clear(b[:n])
+	for from, part := range s.parts {
+		for i, c := range part {
+			if p := from + int64(i) - at; p >= 0 && p < int64(n) {
+				b[p] = c
+			}
+		}
+	}
+	if s.read += int64(n); n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func packed(order binary.ByteOrder, v ...any) []byte {
+	var b bytes.Buffer
+	for _, v := range v {
+		if err := binary.Write(&b, order, v); err != nil {
+			panic(err)
+		}
+	}
+	return b.Bytes()
+}
+
+// A program may say that its headers are of any size: a profile of it is no
+// way to fill the agent's memory.
+func TestHeadersThatLie(t *testing.T) {
+	const size, at, far = 1 << 31, 1 << 12, 1 << 20
+	head64 := func(change func(*elf.Header64)) []byte {
+		h := elf.Header64{Type: 2, Machine: 62, Version: 1, Shoff: at, Ehsize: 64, Phentsize: 56, Shentsize: 64, Shnum: 2, Shstrndx: 1}
+		copy(h.Ident[:], "\x7fELF\x02\x01\x01")
+		change(&h)
+		return packed(binary.LittleEndian, h)
+	}
+	head32 := func(order binary.ByteOrder, data elf.Data, change func(*elf.Header32)) []byte {
+		h := elf.Header32{Type: 2, Machine: 3, Version: 1, Shoff: at, Ehsize: 52, Phentsize: 32, Shentsize: 40, Shnum: 2, Shstrndx: 1}
+		copy(h.Ident[:], "\x7fELF\x01\x00\x01")
+		h.Ident[elf.EI_DATA] = byte(data)
+		change(&h)
+		return packed(order, h)
+	}
+	names64 := func(s elf.Section64) []byte {
+		s.Type, s.Off = uint32(elf.SHT_STRTAB), 2*at
+		return packed(binary.LittleEndian, s)
+	}
+	names32 := func(order binary.ByteOrder, s elf.Section32) []byte {
+		s.Type, s.Off = uint32(elf.SHT_STRTAB), 2*at
+		return packed(order, s)
+	}
+	same64, same32 := func(*elf.Header64) {}, func(*elf.Header32) {}
+	long := bytes.Repeat([]byte{'x'}, maxNames-1)
+	many := bytes.Repeat(packed(binary.LittleEndian, elf.Section64{Type: uint32(elf.SHT_PROGBITS)}), maxSections-2)
+	for name, c := range map[string]struct {
+		parts map[int64][]byte
+		ok    bool
+	}{
+		"an honest one":          {map[int64][]byte{0: head64(same64), at + 64: names64(elf.Section64{Size: 64})}, true},
+		"an honest one, 32 bits": {map[int64][]byte{0: head32(binary.BigEndian, elf.ELFDATA2MSB, same32), at + 40: names32(binary.BigEndian, elf.Section32{Size: 64})}, true},
+		"without sections":       {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Shoff, h.Shnum, h.Shstrndx = 0, 0, 0 })}, true},
+		"names without end":      {map[int64][]byte{0: head64(same64), at + 64: names64(elf.Section64{Size: size / 2})}, false},
+		"the same, 32 bits":      {map[int64][]byte{0: head32(binary.LittleEndian, elf.ELFDATA2LSB, same32), at + 40: names32(binary.LittleEndian, elf.Section32{Size: size / 2})}, false},
+		"names to unpack": {map[int64][]byte{0: head64(same64), at + 64: names64(elf.Section64{Size: 64, Flags: uint64(elf.SHF_COMPRESSED)}),
+			2 * at: packed(binary.LittleEndian, elf.Chdr64{Type: uint32(elf.COMPRESS_ZLIB), Size: 1 << 40, Addralign: 1})}, false},
+		"sections in the first section": {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Shnum, h.Shstrndx = 0, 0 }), at: packed(binary.LittleEndian, elf.Section64{Size: 16 << 20, Link: 1})}, false},
+		"sections that share a name": {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Shnum = maxSections }),
+			at + 64: packed(binary.LittleEndian, elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: far, Size: maxNames}), at + 128: many, far: long}, false},
+		"many sections":  {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Shnum = 0xfeff }), at + 64: names64(elf.Section64{Size: 64})}, false},
+		"many segments":  {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Phnum = 0xffff }), at + 64: names64(elf.Section64{Size: 64})}, false},
+		"large segments": {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Phnum, h.Phentsize = 128, 0xffff }), at + 64: names64(elf.Section64{Size: 64})}, false},
+		"far away":       {map[int64][]byte{0: head64(func(h *elf.Header64) { h.Shoff = 1<<64 - 64 })}, false},
+	} {
+		f := &sparse{parts: c.parts, size: size}
+		im, err := NewImage(f)
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, errBroken) {
+			t.Errorf("%s: %v, %v", name, im, err)
+		}
+		if f.read > 1<<20 {
+			t.Errorf("%s: %d bytes were read", name, f.read)
+		}
+	}
+	own, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	if im, err := NewImage(own); err != nil || !im.Go {
+		t.Errorf("this program itself: %v", err)
+	}
+}
