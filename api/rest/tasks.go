@@ -27,7 +27,7 @@ type Tasks interface {
 
 // taskTimeout is the longest that the start of a task takes: the nodes'
 // answers, a short task's duration, and what its end needs.
-const taskTimeout = tasks.ShortTask + tasks.StartWithin + tasks.DeadlineGrace + 2*time.Second
+const taskTimeout = tasks.ShortTask + tasks.StartWithin + tasks.RunGrace + tasks.DeadlineGrace + 2*time.Second
 
 // accepted is the first status of a ticket whose task goes on.
 const accepted tasks.State = "ACCEPTED"

@@ -81,7 +81,7 @@ type target struct {
 
 func (p *plan) fanout() bool           { return p.labels != nil }
 func (p *plan) startBefore() time.Time { return p.created.Add(StartWithin) }
-func (p *plan) deadline() time.Time    { return p.startBefore().Add(p.duration) }
+func (p *plan) deadline() time.Time    { return p.startBefore().Add(p.duration + RunGrace) }
 
 func (s *Service) plan(ctx context.Context, scope tenants.Scope, req Request) (*plan, error) {
 	kind, ok := s.reg.Task(req.Kind)

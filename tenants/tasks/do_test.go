@@ -26,7 +26,7 @@ func TestShortTask(t *testing.T) {
 	got := w.do(ctx, w.s, w.me(), Request{Kind: "trace_drops", Node: "n1"}, DoOptions{})
 	d := w.n1.order()
 	if d.Kind != "trace_drops" || !strings.Contains(string(d.Args), `"max_events":200`) || d.Principal.ID != "t" || len(d.Scopes) != 2 ||
-		!d.StartBefore.Equal(start.Add(StartWithin)) || !d.Deadline.Equal(start.Add(StartWithin+5*time.Second)) {
+		!d.StartBefore.Equal(start.Add(StartWithin)) || !d.Deadline.Equal(start.Add(StartWithin+5*time.Second+RunGrace)) {
 		t.Errorf("%+v %s", d, d.Args)
 	}
 	w.must(ch.Accepted(ctx, d.ID))

@@ -42,7 +42,8 @@ const (
 	StartWithin   = 5 * time.Second  // a run that has not begun by then never begins
 	ResumeLease   = 5 * time.Second  // a node that lost its connection has this long to come back
 	RunLease      = 10 * time.Second // renewed by the replica that holds the node
-	DeadlineGrace = 5 * time.Second  // beyond a run's duration, then it is TIMED_OUT
+	RunGrace      = 10 * time.Second // beyond its duration: to load programs before, and to name what was found after
+	DeadlineGrace = 5 * time.Second  // beyond a run's deadline, then it is TIMED_OUT
 )
 
 // State is where a task, or its run on one node, stands.

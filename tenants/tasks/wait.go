@@ -17,7 +17,7 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 	long := p.duration > ShortTask
 	patient := StartWithin + 3*time.Second
 	if !long {
-		patient += p.duration + DeadlineGrace
+		patient += p.duration + RunGrace + DeadlineGrace
 	}
 	limit := time.NewTimer(patient)
 	defer limit.Stop()
