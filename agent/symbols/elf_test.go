@@ -112,3 +112,32 @@ func TestHeadersThatLie(t *testing.T) {
 		t.Errorf("this program itself: %v", err)
 	}
 }
+
+// Tables may say that they have any size, and there may be any number of
+// them: what is read for one task is bounded.
+func TestReadingIsBounded(t *testing.T) {
+	const at, table = 1 << 12, 1 << 26
+	parts := map[int64][]byte{}
+	h := elf.Header64{Type: 2, Machine: 62, Version: 1, Shoff: at, Ehsize: 64, Phentsize: 56, Shentsize: 64, Shnum: maxSections, Shstrndx: 1}
+	copy(h.Ident[:], "\x7fELF\x02\x01\x01")
+	parts[0] = packed(binary.LittleEndian, h)
+	parts[at+64] = packed(binary.LittleEndian, elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: 1 << 20, Size: 64})
+	parts[at+128] = packed(binary.LittleEndian, elf.Section64{Type: uint32(elf.SHT_SYMTAB), Off: 1 << 21, Size: table, Link: 1},
+		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Flags: uint64(elf.SHF_ALLOC), Off: 1<<20 + 64, Size: 1 << 10})
+	parts[at+256] = bytes.Repeat(packed(binary.LittleEndian, elf.Section64{Type: uint32(elf.SHT_RELA), Flags: uint64(elf.SHF_ALLOC), Off: 1 << 21, Size: table}), maxSections-4)
+	parts[1<<20] = []byte("\x00.gopclntab")
+	parts[1<<20+64] = packed(binary.LittleEndian, uint32(go120), uint16(0), byte(1), byte(8), uint64(1))
+	f := &sparse{parts: parts, size: 1 << 31}
+	held := NewFiles("")
+	held.left = 4 * table
+	im, err := NewImage(metered{f, &held.left})
+	if err != nil || !im.Go {
+		t.Fatal(im, err)
+	}
+	if names := im.Names([]uint64{1, 2}); len(names) != 0 || !held.Spent() || f.read > 5*table {
+		t.Errorf("%v after %d bytes, spent %v", names, f.read, held.Spent())
+	}
+	if _, err := NewImage(metered{f, &held.left}); err == nil {
+		t.Error("the next file is read")
+	}
+}

@@ -126,6 +126,9 @@ func (im *Image) relocated(addr uint64) (uint64, bool) {
 		chunk := make([]byte, size<<10)
 		for at := int64(0); at < int64(min(s.FileSize, maxSymbols*size)); at += int64(len(chunk)) {
 			n, _ := io.NewSectionReader(im.file, int64(s.Offset), int64(s.FileSize)).ReadAt(chunk, at)
+			if n < size {
+				break
+			}
 			for b := chunk[:n-n%size]; len(b) > 0; b = b[size:] {
 				if im.elf.ByteOrder.Uint64(b) == addr {
 					return im.elf.ByteOrder.Uint64(b[16:]), true

@@ -54,6 +54,7 @@ type fileID struct {
 type Files struct {
 	proc string
 	open map[fileID]*file
+	left int64 // bytes that may still be read of them
 }
 
 // file is one mapped file; image is nil when it cannot be read as code.
@@ -70,6 +71,7 @@ const (
 	maxFiles = 512
 	maxMaps  = 4096
 	maxProc  = 8 << 20 // bytes of one file of /proc
+	maxRead  = 2 << 30 // bytes read of all files: a table may say that it has any size
 )
 
 // NewFiles holds no file yet. proc is where procfs is mounted, "" for /proc.
@@ -77,7 +79,26 @@ func NewFiles(proc string) *Files {
 	if proc == "" {
 		proc = "/proc"
 	}
-	return &Files{proc: proc, open: map[fileID]*file{}}
+	return &Files{proc: proc, open: map[fileID]*file{}, left: maxRead}
+}
+
+// Spent says that as much was read of the files as may be: what is unnamed
+// since then may have a name.
+func (held *Files) Spent() bool { return held.left <= 0 }
+
+// metered is one of the files; reading stops when all are read enough of.
+type metered struct {
+	file io.ReaderAt
+	left *int64
+}
+
+func (m metered) ReadAt(b []byte, at int64) (int, error) {
+	if *m.left <= 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := m.file.ReadAt(b, at)
+	*m.left -= int64(n)
+	return n, err
 }
 
 // Close closes every file.
@@ -273,8 +294,8 @@ func (held *Files) hold(dir string, m mapping) {
 	if h.f = openMapped(dir, m); h.f == nil {
 		return
 	}
-	if h.image, _ = NewImage(h.f); h.image != nil && !h.image.HasSymbols() {
-		h.dbg, h.debug = separate(dir, h.image.BuildID)
+	if h.image, _ = NewImage(metered{h.f, &held.left}); h.image != nil && !h.image.HasSymbols() {
+		h.dbg, h.debug = held.separate(dir, h.image.BuildID)
 	}
 }
 
@@ -325,7 +346,7 @@ func openRegular(name string) *os.File {
 
 // separate finds a program's symbols that are kept apart, by its build id:
 // where the process sees them, or this machine.
-func separate(dir, id string) (*os.File, *Image) {
+func (held *Files) separate(dir, id string) (*os.File, *Image) {
 	if len(id) < 4 {
 		return nil, nil
 	}
@@ -335,7 +356,7 @@ func separate(dir, id string) (*os.File, *Image) {
 		if f == nil {
 			continue
 		}
-		if im, err := NewImage(f); err == nil && im.BuildID == id {
+		if im, err := NewImage(metered{f, &held.left}); err == nil && im.BuildID == id {
 			return f, im
 		}
 		_ = f.Close()

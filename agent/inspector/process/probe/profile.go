@@ -75,6 +75,9 @@ loop:
 	if err != nil {
 		return nil, fmt.Errorf("read the profile: %w", err)
 	}
+	if files.Spent() {
+		res.Notes = append(res.Notes, "The files of the target have larger tables of symbols than are read: what has no name here may have one.")
+	}
 	if ended {
 		res.Notes = append(res.Notes, fmt.Sprintf("The process ended %.1f s after the profile began; what was seen until then is here.", res.Profile.Seconds))
 	}
