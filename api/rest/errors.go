@@ -56,10 +56,15 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	// A refusal that HTTP itself has a word for stands, whatever became of the
 	// connection since: the server's own read deadline ends the context too.
 	if _, exact := reasonStatus[fault.Of(err).Reason]; !exact && ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), errDeadline) {
+		switch {
+		case errors.Is(context.Cause(ctx), fault.ErrStopping):
+			if fault.Of(err).Reason != fault.ErrStopping.Reason { // a service may know what to do
+				err = fault.ErrStopping.Because(err)
+			}
+		case errors.Is(context.Cause(ctx), errDeadline):
 			err = fault.New(fault.Deadline, "deadline", "the answer took longer than the server allows").
 				Do("ask for less: a shorter window, fewer nodes or a smaller limit").Because(err)
-		} else {
+		default:
 			err = fault.New(fault.Deadline, "client_closed", "the caller did not wait for the answer").Because(err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // listen opens a TCP address or, as unix:PATH, a unix socket. A socket file
@@ -108,8 +109,8 @@ func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert
 		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.GetCertificate, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	return part{name, drain + time.Second, func(ctx context.Context) error {
-		streams, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-		defer hangUp()
+		streams, hangUp := context.WithCancelCause(context.WithoutCancel(ctx))
+		defer hangUp(nil)
 		s.BaseContext = func(net.Listener) context.Context { return streams }
 		served := make(chan error, 1)
 		go func() {
@@ -125,7 +126,7 @@ func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert
 		case <-ctx.Done():
 		}
 		// Streams never end by themselves; ask them to after half the time.
-		defer time.AfterFunc(drain/2, hangUp).Stop()
+		defer time.AfterFunc(drain/2, func() { hangUp(fault.ErrStopping) }).Stop()
 		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 		defer cancel()
 		err := s.Shutdown(wait)

@@ -74,6 +74,10 @@ type Error struct {
 	Cause  error  // for logs only
 }
 
+// ErrStopping is the cause with which a server that stops ends the contexts of
+// its callers: none of them went away.
+var ErrStopping = New(Unavailable, "server_stopping", "this server is stopping").Do("send the request again: another server answers")
+
 // Error returns the safe message followed by the cause; it is meant for logs.
 // Adapters show Msg and Next instead.
 func (e *Error) Error() string {

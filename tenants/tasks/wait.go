@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -91,13 +92,14 @@ func (t *Task) refused(p *plan) error {
 	return &fault.Error{Kind: kind, Reason: r.Reason, Field: r.Arg, Msg: r.Message, Next: r.Next}
 }
 
-// abandoned answers a caller who went away.
+// abandoned answers a caller who went away, or whom this server leaves because
+// it stops: then the task goes on.
 func (s *Service) abandoned(ctx context.Context, scope tenants.Scope, p *plan, opts DoOptions) (Task, error) {
-	cause := ctx.Err()
+	cause, stopping := ctx.Err(), errors.Is(context.Cause(ctx), fault.ErrStopping)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	next := "fetch the result with the ticket " + p.key.task.String()
-	if opts.CancelWhenAbandoned {
+	if opts.CancelWhenAbandoned && !stopping {
 		next = "the task was cancelled; start it again"
 		if err := s.cancelRuns(ctx, p.key, nil); err != nil {
 			s.log.Warn("tasks: an abandoned task was not cancelled", "task", p.key.task.String(), "error", err)
@@ -106,6 +108,9 @@ func (s *Service) abandoned(ctx context.Context, scope tenants.Scope, p *plan, o
 	t, err := s.Get(ctx, scope, p.key.task)
 	if err != nil {
 		s.log.Warn("tasks: an abandoned task was not read", "task", p.key.task.String(), "error", err)
+	}
+	if stopping {
+		return t, fault.ErrStopping.Do(next).Because(cause)
 	}
 	return t, fault.New(fault.Deadline, "abandoned", "the caller went away before the task ended").Do(next).Because(cause)
 }
