@@ -90,6 +90,44 @@ func newServer(t *testing.T, dsn string) *server {
 	return s
 }
 
+// twin is another server on the same database, with the same keys.
+func (s *server) twin() *server {
+	s.t.Helper()
+	w := &server{t: s.t, dsn: s.dsn, ca: s.ca, http: freeAddr(s.t), grpc: freeAddr(s.t), mgmt: freeAddr(s.t), output: &lockedBuffer{}}
+	w.args = append([]string{"serve", "--http", w.http, "--grpc", w.grpc, "--mgmt", w.mgmt}, s.args[7:]...)
+	s.t.Cleanup(func() {
+		if w.cmd != nil {
+			w.kill()
+		}
+	})
+	return w
+}
+
+// at is a tenant as this server shows it, with the tokens of another view.
+func (s *server) at(x tenant) tenant {
+	x.RESTURL, x.MCPURL = "http://"+s.http+"/t/"+x.Slug+"/api/v1", "http://"+s.http+"/t/"+x.Slug+"/mcp"
+	return x
+}
+
+// tenant makes a tenant with a token of each kind and one that enrols nodes.
+func (s *server) tenant(slug string, labels string) tenant {
+	s.t.Helper()
+	s.admin("tenant", "create", slug)
+	x := tenant{Slug: slug, Tokens: map[string]string{}}
+	for _, kind := range []string{"read", "diagnose"} {
+		x.Tokens[kind] = s.admin("token", "create", "--tenant", slug, "--name", kind, "--scopes", "read,"+kind)
+	}
+	x.EnrolToken = s.admin("enrol-token", "create", "--tenant", slug, "--uses", "200", "--labels", labels)
+	return s.at(x)
+}
+
+func (s *server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 func (s *server) start() {
 	s.t.Helper()
 	s.cmd = exec.Command(filepath.Join(bin, "telltaled"), s.args...)

@@ -198,7 +198,7 @@ type answer struct {
 
 func call(t *testing.T, method, url, token string, body string, header ...string) answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	var r io.Reader
 	if body != "" {
@@ -248,7 +248,7 @@ func nodes(t *testing.T, x tenant) []node {
 // telltale runs the operator's command line against a tenant.
 func telltale(t *testing.T, x tenant, kind string, args ...string) (stdout string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "telltale"), args...)
 	cmd.Env = append(os.Environ(), "TELLTALE_URL="+x.MCPURL, "TELLTALE_TOKEN="+x.Tokens[kind])
