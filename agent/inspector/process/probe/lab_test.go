@@ -52,6 +52,15 @@ func inRoot(cmd *exec.Cmd, root string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 }
 
+// endsWithTest has the kernel end a program that would go on for ever when the
+// test is killed.
+func endsWithTest(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+}
+
 // asNobody lets a command run as another user.
 func asNobody(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

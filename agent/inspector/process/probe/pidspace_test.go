@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -94,8 +93,7 @@ func inside(t *testing.T) {
 	t.Run("profile of a process whose number goes to another", func(t *testing.T) {
 		p := spin(t, a, nil)
 		join(t, group, p.Pid)
-		time.AfterFunc(time.Second, func() { _ = p.Kill(); _, _ = p.Wait() })
-		r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 4})
+		r, err := profileUntil(t.Context(), t, map[string]any{"pid": p.Pid, "duration_s": 30}, func() { _ = p.Kill(); _, _ = p.Wait() })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,6 +176,7 @@ func startScript(t *testing.T, script string, arg ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", append([]string{"-c", script}, arg...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	endsWithTest(cmd)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

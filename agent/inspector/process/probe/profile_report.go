@@ -52,6 +52,7 @@ func fold(p *inspector.Profile, all []sampled, names *namer, known map[profilePr
 	type function struct{ name, module string }
 	self, total := map[function]uint64{}, map[function]uint64{}
 	folded := map[string]uint64{}
+	kept := 0
 	for _, e := range all {
 		frames := names.frames(e)
 		innermost := frames[len(frames)-1]
@@ -70,7 +71,14 @@ func fold(p *inspector.Profile, all []sampled, names *namer, known map[profilePr
 		if byProcess {
 			root = processName(known[e.process]) + ";"
 		}
-		folded[root+foldedText(frames, len(e.user) >= maxDepth)] += e.count
+		text := root + foldedText(frames, len(e.user) >= maxDepth)
+		if _, known := folded[text]; !known {
+			if kept += len(text); len(folded) >= 2*inspector.MaxFoldedStacks || kept > 4*maxFoldedBytes {
+				p.LeftOut += e.count // the most frequent came first
+				continue
+			}
+		}
+		folded[text] += e.count
 	}
 	for f, n := range total {
 		p.Top = append(p.Top, inspector.ProfileFrame{Function: f.name, Module: f.module, Self: self[f], Total: n, Share: share(self[f], p.Samples)})

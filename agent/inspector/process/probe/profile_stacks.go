@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/telltale-dev/telltale/agent/symbols"
@@ -22,30 +23,36 @@ type sampled struct {
 	user    []uint64
 }
 
-// stacks reads what the program counted.
+// stacks reads what the program counted, the most frequent first. Stacks that
+// several have in common are in memory once.
 func (s *sampling) stacks() ([]sampled, error) {
 	var out []sampled
 	var key profileSampleKey
 	var count uint64
+	read := map[uint64][]uint64{}
 	it := s.set.Map(profileMapCounts).Iterate()
 	for it.Next(&key, &count) {
-		e := sampled{process: profileProcessKey{Start: key.Start, Program: key.Program, Tgid: key.Tgid}, count: count, lost: key.Kernel == lostStack || key.User == lostStack}
-		e.kernel = s.stack(key.Kernel)
-		e.user = s.stack(key.User)
-		out = append(out, e)
+		out = append(out, sampled{
+			process: profileProcessKey{Start: key.Start, Program: key.Program, Tgid: key.Tgid},
+			count:   count, lost: key.Kernel == lostStack || key.User == lostStack,
+			kernel: s.stack(key.Kernel, read), user: s.stack(key.User, read),
+		})
 	}
+	slices.SortFunc(out, func(a, b sampled) int { return cmp.Compare(b.count, a.count) })
 	return out, it.Err()
 }
 
-func (s *sampling) stack(key uint64) []uint64 {
+func (s *sampling) stack(key uint64, read map[uint64][]uint64) []uint64 {
 	if key == noStack || key == lostStack {
 		return nil
 	}
-	var st profileStack
-	if s.set.Map(profileMapStacks).Lookup(key, &st) != nil {
-		return nil
+	if _, ok := read[key]; !ok {
+		var st profileStack
+		if s.set.Map(profileMapStacks).Lookup(key, &st) == nil {
+			read[key] = slices.Clone(st.Ip[:min(st.Depth, maxDepth)])
+		}
 	}
-	return slices.Clone(st.Ip[:min(st.Depth, maxDepth)])
+	return read[key]
 }
 
 // frame is a named place in a stack.
@@ -75,14 +82,32 @@ func caller(i int, addr uint64) uint64 {
 	return addr
 }
 
+// maxAddresses bounds what is looked up. What is beyond, in the least
+// frequent stacks, has no name.
+const maxAddresses = 32 << 10
+
 // name looks every address up once.
 func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms string) *namer {
 	n := &namer{user: map[profileProcessKey]map[uint64]symbols.Frame{}}
+	type place struct {
+		process profileProcessKey // zero: the kernel
+		addr    uint64
+	}
+	asked := map[place]bool{}
 	var kernel []uint64
 	user := map[profileProcessKey][]uint64{}
+	fresh := func(p place) bool {
+		if asked[p] || len(asked) >= maxAddresses {
+			return false
+		}
+		asked[p] = true
+		return true
+	}
 	for _, e := range all {
 		for i, a := range e.kernel {
-			kernel = append(kernel, caller(i, a))
+			if a = caller(i, a); fresh(place{addr: a}) {
+				kernel = append(kernel, a)
+			}
 		}
 		if known[e.process] == nil {
 			n.unwatched += e.count
@@ -92,7 +117,9 @@ func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms 
 			n.hidden += e.count
 		}
 		for i, a := range e.user {
-			user[e.process] = append(user[e.process], caller(i, a))
+			if a = caller(i, a); fresh(place{e.process, a}) {
+				user[e.process] = append(user[e.process], a)
+			}
 		}
 	}
 	if len(kernel) > 0 {
@@ -102,8 +129,7 @@ func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms 
 		}
 	}
 	for key, addrs := range user {
-		slices.Sort(addrs)
-		n.user[key] = known[key].Names(slices.Compact(addrs))
+		n.user[key] = known[key].Names(addrs)
 		bare, unread := known[key].Modules()
 		n.bare, n.unread = append(n.bare, bare...), append(n.unread, unread...)
 	}
@@ -142,7 +168,7 @@ func (n *namer) astray(e sampled) int {
 		return 0
 	}
 	for i := 1; i < len(e.user); i++ {
-		if frames[caller(i, e.user[i])].Module == "" {
+		if f, asked := frames[caller(i, e.user[i])]; asked && f.Module == "" {
 			return len(e.user) - i
 		}
 	}
