@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
@@ -44,7 +45,7 @@ func explainOne(ctx context.Context, s Services, c Call) (Answer, error) {
 	render = func(rows int) Answer {
 		body := got
 		if rows > 0 { // the chain is the answer: it is kept longest
-			body.Changes = body.Changes[:min(len(body.Changes), rows/2)]
+			body.Changes = body.Nearest(rows / 2)
 			body.Chain = body.Chain[:min(len(body.Chain), max(1, rows-len(body.Changes)))]
 			body.NotLooked = append(slices.Clone(body.NotLooked), causes.Omission{What: "further links and changes", Why: "cut to fit the answer's byte budget; raise max_bytes"})
 		}
@@ -56,7 +57,8 @@ func explainOne(ctx context.Context, s Services, c Call) (Answer, error) {
 // explainText reads as a chain: what happened, because of what, seen from what.
 func explainText(e causes.Explanation) string {
 	var p page
-	p.line("%s: %s", inspector.CleanText(e.Subject), inspector.CleanText(e.Verdict))
+	name := e.Subject[strings.LastIndexByte(e.Subject, ' ')+1:]
+	p.line("%s: %s", inspector.CleanText(e.Subject), inspector.CleanText(strings.TrimPrefix(e.Verdict, name+": ")))
 	for i, c := range e.Chain {
 		lead := "because"
 		if i == 0 {

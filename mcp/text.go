@@ -87,7 +87,9 @@ func (p *page) truncated(t *tenants.Truncated) {
 	if t.Total != nil {
 		total = fmt.Sprintf("of %d", *t.Total)
 	}
-	p.line("truncated: %s returned, %s", counted(t.Returned, "row"), total)
+	if t.Total == nil || *t.Total != t.Returned { // else all rows are there, and the hint says what is not
+		p.line("truncated: %s returned, %s", counted(t.Returned, "row"), total)
+	}
 	if t.NextCursor != "" {
 		p.line("next_cursor: %s", t.NextCursor)
 	}

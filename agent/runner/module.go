@@ -30,6 +30,7 @@ type module struct {
 	own      map[string]string // why the agent keeps it off to protect itself or the machine, by what does
 	reported bool              // report is the collector's own or says why there is none
 	busy     time.Time         // when the call in flight began; zero: none
+	tried    bool              // a first step has ended
 	retry    time.Time         // not opened again before
 	report   []inspector.Capability
 	panics   uint64
@@ -80,6 +81,12 @@ func (m *module) apply(ctx context.Context) {
 	if due {
 		m.start(ctx, time.Time{})
 	}
+}
+
+func (m *module) untried() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.tried
 }
 
 func (m *module) offReason() string {
@@ -150,7 +157,7 @@ func (m *module) step(ctx context.Context, now time.Time) {
 	defer func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.busy = time.Time{}
+		m.busy, m.tried = time.Time{}, true
 		if report != nil {
 			m.report, m.reported = report, true
 		}

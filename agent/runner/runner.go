@@ -102,17 +102,20 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.each(func(m *module) { m.start(ctx, time.Time{}) })
 	timer := time.NewTimer(r.untilTick(time.Now()))
 	defer timer.Stop()
+	begun := false // nobody is told of what merely has not opened yet
 	for {
 		select {
 		case <-ctx.Done():
 			return r.close()
 		case now := <-timer.C:
+			begun = true
 			r.each(func(m *module) { m.start(ctx, now) })
 			timer.Reset(r.untilTick(time.Now()))
 		case <-r.kick:
 			r.each(func(m *module) { m.apply(ctx) })
 		}
-		if caps := r.Capabilities(); !slices.Equal(caps, told) {
+		begun = begun || !slices.ContainsFunc(r.modules, (*module).untried)
+		if caps := r.Capabilities(); begun && !slices.Equal(caps, told) {
 			told = caps
 			if r.cfg.OnCapabilities != nil {
 				r.cfg.OnCapabilities(slices.Clone(caps))
