@@ -18,7 +18,7 @@ const (
 	ReasonFuture    = "future"
 	ReasonMalformed = "malformed"
 	ReasonUnknown   = "unknown_event"   // a kind that this server does not know
-	ReasonTooMany   = "too_many_events" // the node made more records in an hour than are taken
+	ReasonTooMany   = "too_many_events" // the node made more records of a kind in an hour than are taken
 )
 
 const (

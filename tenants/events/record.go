@@ -130,15 +130,17 @@ func (w *recording) transact(ctx context.Context, tx pgx.Tx) error {
 const maxShift = tenants.SkewCorrected + time.Second
 
 // admit bounds what one node may make, whatever time it says: records that
-// begin within an hour of this one count.
+// begin within an hour of this one count. Each kind has its own bound, so that
+// a storm of one, which anything that runs on the node can make, leaves room
+// for the others.
 func (w *recording) admit(ctx context.Context, tx pgx.Tx) error {
 	var n int
 	ts := w.c.ts
-	if err := tx.QueryRow(ctx, sqlLately, uid(w.tenant), uid(w.node), ts.Add(-time.Hour), ts.Add(time.Hour), w.s.cfg.PerHour).Scan(&n); err != nil {
+	if err := tx.QueryRow(ctx, sqlLately, uid(w.tenant), uid(w.node), ts.Add(-time.Hour), ts.Add(time.Hour), w.s.cfg.PerHour, w.c.kind.Name).Scan(&n); err != nil {
 		return err
 	}
 	if n >= w.s.cfg.PerHour {
-		return keepOut(ReasonTooMany, "the node made %d records within an hour", n)
+		return keepOut(ReasonTooMany, "the node made %d records of %s within an hour", n, w.c.kind.Name)
 	}
 	return nil
 }

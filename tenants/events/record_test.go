@@ -116,6 +116,9 @@ func TestKeptOut(t *testing.T) {
 	if err := s.Record(ctx, w.n1, w.report("eth0", 0), 0); err != nil {
 		t.Errorf("more of a record that is there: %v", err)
 	}
+	if err := s.Record(ctx, w.n1, w.reportOf("slow_io", map[string]string{"device": "sda"}, 0), 0); err != nil {
+		t.Errorf("another kind meanwhile: %v", err)
+	}
 	for i, want := range []string{"", "", ReasonTooMany} { // that it began long ago is no way around the bound
 		r := w.report(fmt.Sprint("old", i), 0)
 		r.Begun = start.Add(-9*day + time.Duration(i)*time.Minute)

@@ -27,7 +27,7 @@ type Metrics interface {
 type Config struct {
 	Retention time.Duration    // age at which records are dropped by the day; 0 is 30 days
 	Keep      int              // this many of the newest records stay whatever their age, up to MaxAge; 0 is 10,000
-	PerHour   int              // records that one node may begin within an hour; 0 is 2,000
+	PerHour   int              // records of one kind that one node may begin within an hour; 0 is 250
 	Now       func() time.Time // nil: time.Now
 }
 
@@ -85,7 +85,7 @@ func New(db *tenantdb.DB, reg *inspector.Registry, nodes Nodes, metrics Metrics,
 		cfg.Keep = 10_000
 	}
 	if cfg.PerHour == 0 {
-		cfg.PerHour = 2000
+		cfg.PerHour = 250
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now

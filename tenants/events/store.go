@@ -18,7 +18,7 @@ update event set recurrence = recurrence + 1
  where tenant_id = $1 and node_id = $2 and fingerprint = $3 and ts > $4 and ts <= $5`
 
 	sqlLately = `
-select count(*) from (select from event where tenant_id = $1 and node_id = $2 and ts > $3 and ts <= $4 limit $5) x`
+select count(*) from (select from event where tenant_id = $1 and node_id = $2 and kind = $6 and ts > $3 and ts <= $4 limit $5) x`
 
 	sqlInsert = `
 insert into event (tenant_id, ts, id, node_id, kind, severity, state, origin, fingerprint, begun, last_said, last_seen, skew_ms,

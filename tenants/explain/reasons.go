@@ -110,7 +110,7 @@ var reasons = map[string]reason{
 
 	// events
 	"unknown_event":   {means: "no event in your reach has that id or is of that kind; of a node's report, the agent is newer than the server", next: "take the id from list_events", holds: kept("unknown_event")},
-	"too_many_events": {means: "the node made more records of events within an hour than are taken", bound: "2000 records an hour", next: "see the node's events for what storms", holds: kept("too_many_events")},
+	"too_many_events": {means: "the node made more records of one kind of event within an hour than are taken", bound: "250 records of a kind an hour", next: "see the node's events for what storms", holds: kept("too_many_events")},
 
 	// data kept out
 	"clock_skew":      {means: "the node's clock is too far from the server's to be corrected", bound: tenants.SkewCorrected.String(), next: "set the clock of the machine", holds: kept("clock_skew")},
