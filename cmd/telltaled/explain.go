@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -14,10 +15,23 @@ import (
 
 // newExplain wires explain to the slices that it asks.
 func newExplain(reg *inspector.Registry, ev *events.Service, fl *fleet.Service, ta *tasks.Service) *causes.Service {
-	return causes.New(reg, explainEvents{ev}, explainNodes{fl}, explainTasks{ta}, nil)
+	return causes.New(reg, explainEvents{ev, eventKinds(reg)}, explainNodes{fl}, explainTasks{ta}, nil)
 }
 
-type explainEvents struct{ s *events.Service }
+// eventKinds lists the kinds of events of all components.
+func eventKinds(reg *inspector.Registry) (out []string) {
+	for _, c := range reg.Components() {
+		for _, k := range c.Events {
+			out = append(out, k.Name)
+		}
+	}
+	return out
+}
+
+type explainEvents struct {
+	s     *events.Service
+	kinds []string
+}
 
 func (e explainEvents) Event(ctx context.Context, scope tenants.Scope, id string) (causes.Event, error) {
 	parsed, err := events.ParseID(id)
@@ -39,15 +53,41 @@ func (e explainEvents) Event(ctx context.Context, scope tenants.Scope, id string
 	return out, nil
 }
 
+// ofEachKind is how many events of one kind are read where all of them are too
+// many.
+const ofEachKind = 20
+
+// Around reads one page, and where that does not hold all, some of every kind:
+// a storm of one kind hides no other.
 func (e explainEvents) Around(ctx context.Context, scope tenants.Scope, node string, labels map[string]string, from, to time.Time) (causes.Listed, error) {
-	p, err := e.s.List(ctx, scope, events.ListQuery{Node: node, Labels: labels, From: from, To: to, Limit: tenants.MaxListRows})
+	q := events.ListQuery{Node: node, Labels: labels, From: from, To: to, Limit: tenants.MaxListRows}
+	p, err := e.s.List(ctx, scope, q)
 	if err != nil {
 		return causes.Listed{}, err
 	}
 	out := causes.Listed{Coverage: p.Coverage, More: p.Truncated != nil}
-	for _, x := range p.Events {
-		out.Events = append(out.Events, explainEvent(x))
+	seen := map[string]bool{}
+	take := func(list []events.Event) {
+		for _, x := range list {
+			if !seen[x.ID] {
+				seen[x.ID] = true
+				out.Events = append(out.Events, explainEvent(x))
+			}
+		}
 	}
+	take(p.Events)
+	if !out.More {
+		return out, nil
+	}
+	q.Limit = ofEachKind
+	for _, kind := range e.kinds {
+		q.Kinds = []string{kind}
+		if p, err = e.s.List(ctx, scope, q); err != nil {
+			return causes.Listed{}, err
+		}
+		take(p.Events)
+	}
+	slices.SortStableFunc(out.Events, func(a, b causes.Event) int { return b.First.Compare(a.First) })
 	return out, nil
 }
 

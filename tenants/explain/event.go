@@ -15,7 +15,7 @@ import (
 
 const (
 	maxAround = 100 // rows of Explanation.Changes
-	maxDetail = 10  // earlier events whose samples are read
+	maxDetail = 20  // earlier events whose samples are read
 	maxWeak   = 8
 	maxPeers  = 50 // whose changes are read
 )
@@ -59,7 +59,7 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 	}
 	x.cut(e.First)
 	x.gaps(e, n)
-	x.Verdict = verdict(e, x.Chain)
+	x.Verdict = verdict(e, x.Chain, here.More)
 	x.Next = s.nextFor(e)
 	return x, nil
 }
@@ -72,24 +72,32 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // detail reads the samples of the events just before: they may bear what a
-// scope does not.
+// scope does not. Where they are too many to read, each kind has its turn, so
+// that a storm of one hides no other; those of the event's own kind, which is
+// no cause of itself, come last.
 func (s *Service) detail(ctx context.Context, scope tenants.Scope, e Event, near []Event, x *Explanation) {
-	read := 0
-	for i := range near {
-		c := &near[i]
+	turn, of := map[string]int{e.Kind: len(near)}, make([]int, len(near))
+	var before []int
+	for i, c := range near {
 		if c.First.After(e.First) || e.First.Sub(c.Last) > causeWithin {
 			continue
 		}
-		if read++; read > maxDetail {
-			x.notLooked("the samples of further earlier events", fmt.Sprintf("more than %d of them", maxDetail))
-			return
-		}
-		whole, err := s.events.Event(ctx, scope, c.ID)
+		of[i] = turn[c.Kind]
+		turn[c.Kind]++
+		before = append(before, i)
+	}
+	slices.SortStableFunc(before, func(a, b int) int { return cmp.Compare(of[a], of[b]) })
+	if len(before) > maxDetail {
+		x.notLooked("the samples of further earlier events", fmt.Sprintf("more than %d of them", maxDetail))
+		before = before[:maxDetail]
+	}
+	for _, i := range before {
+		whole, err := s.events.Event(ctx, scope, near[i].ID)
 		if err != nil {
-			x.notLooked("the samples of "+title(*c), "they could not be read")
+			x.notLooked("the samples of "+title(near[i]), "they could not be read")
 			continue
 		}
-		*c = whole
+		near[i] = whole
 	}
 }
 
@@ -209,16 +217,26 @@ func (s *Service) peers(ctx context.Context, scope tenants.Scope, e Event, n Nod
 // to the moment is kept.
 func (x *Explanation) cut(at time.Time) {
 	if len(x.Changes) > maxAround {
-		slices.SortStableFunc(x.Changes, func(a, b Around) int {
-			if a.Related != b.Related {
-				return map[bool]int{true: -1, false: 1}[a.Related]
-			}
-			return cmp.Compare(a.At.Sub(at).Abs(), b.At.Sub(at).Abs())
-		})
 		x.notLooked(fmt.Sprintf("%d further changes", len(x.Changes)-maxAround), "the nearest and the related ones are listed")
-		x.Changes = x.Changes[:maxAround]
 	}
-	slices.SortStableFunc(x.Changes, func(a, b Around) int { return a.At.Compare(b.At) })
+	x.Changes = closest(x.Changes, at, maxAround)
+}
+
+// Nearest returns at most most of the changes, in order of time: what is
+// related and what is near to the explained moment.
+func (x *Explanation) Nearest(most int) []Around { return closest(x.Changes, x.At, most) }
+
+func closest(list []Around, at time.Time, most int) []Around {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b Around) int {
+		if a.Related != b.Related {
+			return map[bool]int{true: -1, false: 1}[a.Related]
+		}
+		return cmp.Compare(a.At.Sub(at).Abs(), b.At.Sub(at).Abs())
+	})
+	list = list[:min(len(list), most)]
+	slices.SortStableFunc(list, func(a, b Around) int { return a.At.Compare(b.At) })
+	return list
 }
 
 // gaps names what nothing could be known of.
@@ -248,9 +266,12 @@ func (x *Explanation) gaps(e Event, n Node) {
 	}
 }
 
-func verdict(e Event, chain []Link) string {
+func verdict(e Event, chain []Link, more bool) string {
 	head := fmt.Sprintf("%s on %s began %s", title(e), e.Name, clock(e.First))
-	if len(chain) < 2 {
+	switch {
+	case len(chain) < 2 && more:
+		return fmt.Sprintf("%s; of the many events around it not all were looked at, and none of those that were shares its scope, so its cause is not known here.", head)
+	case len(chain) < 2:
 		return fmt.Sprintf("%s; nothing recorded in the %s before it shares its scope, so its cause is not known here.", head, span(causeWithin))
 	}
 	c, root := chain[1], chain[len(chain)-1]

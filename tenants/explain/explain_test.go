@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,6 +163,28 @@ func around(t *testing.T, x Explanation, what string) Around {
 	}
 	t.Fatalf("%q is not listed among %+v", what, x.Changes)
 	return Around{}
+}
+
+// TestStormHidesNoCause plants a cause that only a sample ties to its effect,
+// and many events of the effect's own kind in between.
+func TestStormHidesNoCause(t *testing.T) {
+	w := newWorld()
+	slow := w.plant("db1", "slow_io", 2*time.Minute, "device", "sda")
+	w.events[0].Samples = []map[string]string{{"comm": "victim"}}
+	for i := range 3 * maxAround {
+		w.plant("db1", "process_crash", time.Minute, "comm", fmt.Sprint("c", i))
+	}
+	effect := w.plant("db1", "process_crash", 0, "comm", "victim")
+	w.changes = []Change{{Node: "db1", Name: "db1", At: noon.Add(-time.Second), Kind: "config"}}
+	slices.Reverse(w.events) // the youngest first, as a page has them
+	x := w.explain(t, reader(w.a), Query{Event: effect})
+	if len(x.Chain) != 2 || x.Chain[1].Event != slow || !strings.Contains(x.Chain[1].Why, "both bear comm=victim") {
+		t.Errorf("%s\n%+v", x.Verdict, x.Chain)
+	}
+	few := x.Nearest(2)
+	if len(few) != 2 || few[0].Event != slow || few[1].What != "the agent has another configuration" {
+		t.Errorf("what is related and what is near: %+v", few)
+	}
 }
 
 func TestPlantedCauseAndPlantedChange(t *testing.T) {
