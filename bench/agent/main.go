@@ -169,25 +169,25 @@ func watch(ctx context.Context, pid int, length time.Duration) (w watched, err e
 // inKernel says what the agent's BPF programs take, in whose-ever name they
 // run. It follows the watch because the measuring itself costs some 20 ns a run.
 func inKernel(ctx context.Context, pid int) (string, error) {
-	p, err := openPrograms(pid)
+	p, err := rig.OpenPrograms(pid)
 	if err != nil {
 		return "", err
 	}
 	defer p.Close()
-	t0, n0, err := p.spent()
+	t0, n0, err := p.Spent()
 	if err != nil {
 		return "", err
 	}
 	if err := sleep(ctx, kernelSpan); err != nil {
 		return "", err
 	}
-	t1, n1, err := p.spent()
+	t1, n1, err := p.Spent()
 	if err != nil {
 		return "", err
 	}
 	took, runs := t1-t0, n1-n0
-	return fmt.Sprintf("%d programs, %.0f runs a second, %.2f %% of a core, maps of %.1f MiB", len(p.progs),
-		float64(runs)/kernelSpan.Seconds(), 100*took.Seconds()/kernelSpan.Seconds(), mib(p.mapMem)), nil
+	return fmt.Sprintf("%d programs, %.0f runs a second, %.2f %% of a core, maps of %.1f MiB", p.Len(),
+		float64(runs)/kernelSpan.Seconds(), 100*took.Seconds()/kernelSpan.Seconds(), mib(p.MapBytes)), nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

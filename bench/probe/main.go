@@ -3,7 +3,7 @@
 // rounds of one process, and the nanoseconds of each program's run. It needs
 // root and loads only loopback.
 //
-// It owns its workloads (workload.go). Start reading at run.
+// It owns its workloads (internal/load). Start reading at run.
 package main
 
 import (
@@ -22,6 +22,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/collectors"
 	"github.com/telltale-dev/telltale/agent/runner"
+	"github.com/telltale-dev/telltale/bench/internal/load"
 	"github.com/telltale-dev/telltale/bench/internal/rig"
 )
 
@@ -42,7 +43,7 @@ type comparison struct {
 	name    string
 	modules []string // empty: all that have programs
 	target  float64
-	work    func(time.Duration) (rate, error)
+	work    func(time.Duration) (load.Rate, error)
 }
 
 func run(rounds int, length time.Duration, floor float64, table *rig.Table) error {
@@ -52,20 +53,20 @@ func run(rounds int, length time.Duration, floor float64, table *rig.Table) erro
 	fmt.Printf("probe: %s, %d CPUs, %d rounds of 2 × %v, medians, load before %s\n", kernel(), runtime.NumCPU(), rounds, length, rig.Load())
 	var errs []error
 	for _, c := range []comparison{
-		{"tcp ping-pong, network module", []string{"network"}, 0.95, pingPong},
-		{"tcp connect/close, network module", []string{"network"}, 0.93, connectClose},
-		{"tcp ping-pong, all modules", nil, 0.90, pingPong},
-		{"pipe ping-pong on one CPU, all modules", nil, 0.83, pipePingPong},
+		{"tcp ping-pong, network module", []string{"network"}, 0.95, load.PingPong},
+		{"tcp connect/close, network module", []string{"network"}, 0.93, load.ConnectClose},
+		{"tcp ping-pong, all modules", nil, 0.90, load.PingPong},
+		{"pipe ping-pong on one CPU, all modules", nil, 0.83, load.PipePingPong},
 	} {
 		m, err := c.measure(rounds, length)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 		fmt.Printf("  %-38s off %7.0f/s  on %7.0f/s  ratio %.3f, half of the rounds in %.3f to %.3f; by processor time %.3f\n",
-			c.name, m.off.wall, m.on.wall, m.ratio.wall, m.low, m.high, m.ratio.cpu)
-		errs = append(errs, table.Add(c.name+", on/off", fmt.Sprintf("%.3f", m.ratio.wall), fmt.Sprintf("≥ %.2f", c.target), m.ratio.wall >= c.target))
-		if m.ratio.wall < floor {
-			errs = append(errs, fmt.Errorf("%s: ratio %.3f is below the floor %.2f", c.name, m.ratio.wall, floor))
+			c.name, m.off.Wall, m.on.Wall, m.ratio.Wall, m.low, m.high, m.ratio.CPU)
+		errs = append(errs, table.Add(c.name+", on/off", fmt.Sprintf("%.3f", m.ratio.Wall), fmt.Sprintf("≥ %.2f", c.target), m.ratio.Wall >= c.target))
+		if m.ratio.Wall < floor {
+			errs = append(errs, fmt.Errorf("%s: ratio %.3f is below the floor %.2f", c.name, m.ratio.Wall, floor))
 		}
 	}
 	if err := events(length); err != nil {
@@ -77,16 +78,16 @@ func run(rounds int, length time.Duration, floor float64, table *rig.Table) erro
 // comparedRates are the medians over the rounds, and the quartiles of the
 // ratio: a wide span means a noisy machine.
 type comparedRates struct {
-	off, on, ratio rate
+	off, on, ratio load.Rate
 	low, high      float64
 }
 
 // measure alternates between off and on; which comes first alternates too,
 // so that a drift of the machine meets both.
 func (c comparison) measure(rounds int, length time.Duration) (m comparedRates, err error) {
-	var offs, ons, ratios []rate
+	var offs, ons, ratios []load.Rate
 	for i := range rounds + 1 {
-		var pair [2]rate
+		var pair [2]load.Rate
 		for half := range 2 {
 			with := half ^ i&1
 			if pair[with], err = c.half(with == 1, length); err != nil {
@@ -97,21 +98,21 @@ func (c comparison) measure(rounds int, length time.Duration) (m comparedRates, 
 			continue // warm-up
 		}
 		offs, ons = append(offs, pair[0]), append(ons, pair[1])
-		ratios = append(ratios, rate{pair[1].wall / pair[0].wall, pair[1].cpu / pair[0].cpu})
+		ratios = append(ratios, load.Rate{Wall: pair[1].Wall / pair[0].Wall, CPU: pair[1].CPU / pair[0].CPU})
 	}
 	var walls []float64
 	for _, r := range ratios {
-		walls = append(walls, r.wall)
+		walls = append(walls, r.Wall)
 	}
 	slices.Sort(walls)
 	return comparedRates{median(offs), median(ons), median(ratios), walls[len(walls)/4], walls[len(walls)*3/4]}, nil
 }
 
-func (c comparison) half(with bool, length time.Duration) (rate, error) {
+func (c comparison) half(with bool, length time.Duration) (load.Rate, error) {
 	if with {
 		open, err := openModules(c.modules)
 		if err != nil {
-			return rate{}, err
+			return load.Rate{}, err
 		}
 		defer closeAll(open)
 	}
@@ -157,7 +158,7 @@ func events(length time.Duration) error {
 		return err
 	}
 	defer closeAll(open)
-	for _, work := range []func(time.Duration) (rate, error){pingPong, connectClose} {
+	for _, work := range []func(time.Duration) (load.Rate, error){load.PingPong, load.ConnectClose} {
 		if _, err := work(length); err != nil {
 			return err
 		}
@@ -187,12 +188,12 @@ func events(length time.Duration) error {
 }
 
 // median takes the median of each figure on its own.
-func median(v []rate) rate {
+func median(v []load.Rate) load.Rate {
 	var walls, cpus []float64
 	for _, r := range v {
-		walls, cpus = append(walls, r.wall), append(cpus, r.cpu)
+		walls, cpus = append(walls, r.Wall), append(cpus, r.CPU)
 	}
-	return rate{rig.Median(walls), rig.Median(cpus)}
+	return load.Rate{Wall: rig.Median(walls), CPU: rig.Median(cpus)}
 }
 
 func kernel() string {

@@ -1,4 +1,6 @@
-package main
+// Package load is the work that programs are measured with: it owns sockets,
+// pipes and threads of its own, stays on loopback and ends by itself.
+package load
 
 import (
 	"errors"
@@ -62,48 +64,48 @@ func retry(call func() error) error {
 	}
 }
 
-// pingPong sends one byte to and fro; the result counts round trips.
-func pingPong(length time.Duration) (rate, error) {
+// PingPong sends one byte to and fro; the result counts round trips.
+func PingPong(length time.Duration) (Rate, error) {
 	l, port, err := listen()
 	if err != nil {
-		return rate{}, err
+		return Rate{}, err
 	}
 	defer unix.Close(l)
 	client, err := dial(port)
 	if err != nil {
-		return rate{}, err
+		return Rate{}, err
 	}
 	server, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 	if err != nil {
 		unix.Close(client)
-		return rate{}, fmt.Errorf("accept: %w", err)
+		return Rate{}, fmt.Errorf("accept: %w", err)
 	}
-	echoed := onThread(1, func() { defer unix.Close(server); echo(server, server) })
-	var r rate
-	<-onThread(0, func() { r, err = repeat(length, roundTrip(client, client)) })
+	echoed := OnThread(1, func() { defer unix.Close(server); echo(server, server) })
+	var r Rate
+	<-OnThread(0, func() { r, err = Repeat(length, roundTrip(client, client)) })
 	unix.Close(client)
 	<-echoed
 	return r, err
 }
 
-// pipePingPong sends one byte to and fro between two threads on one CPU: each
+// PipePingPong sends one byte to and fro between two threads on one CPU: each
 // round trip is two wake-ups and two switches, the worst case for the process
 // module.
-func pipePingPong(length time.Duration) (rate, error) {
+func PipePingPong(length time.Duration) (Rate, error) {
 	var there, back [2]int
 	if err := unix.Pipe2(there[:], unix.O_CLOEXEC); err != nil {
-		return rate{}, fmt.Errorf("pipe: %w", err)
+		return Rate{}, fmt.Errorf("pipe: %w", err)
 	}
 	defer unix.Close(there[0])
 	if err := unix.Pipe2(back[:], unix.O_CLOEXEC); err != nil {
 		unix.Close(there[1])
-		return rate{}, fmt.Errorf("pipe: %w", err)
+		return Rate{}, fmt.Errorf("pipe: %w", err)
 	}
 	defer unix.Close(back[0])
-	echoed := onThread(0, func() { defer unix.Close(back[1]); echo(there[0], back[1]) })
-	var r rate
+	echoed := OnThread(0, func() { defer unix.Close(back[1]); echo(there[0], back[1]) })
+	var r Rate
 	var err error
-	<-onThread(0, func() { r, err = repeat(length, roundTrip(there[1], back[0])) })
+	<-OnThread(0, func() { r, err = Repeat(length, roundTrip(there[1], back[0])) })
 	unix.Close(there[1])
 	<-echoed
 	return r, err
@@ -139,16 +141,16 @@ func roundTrip(out, in int) func() error {
 	}
 }
 
-// connectClose opens and resets connections, which leaves no TIME_WAIT
+// ConnectClose opens and resets connections, which leaves no TIME_WAIT
 // behind; the result counts connections.
-func connectClose(length time.Duration) (rate, error) {
+func ConnectClose(length time.Duration) (Rate, error) {
 	l, port, err := listen()
 	if err != nil {
-		return rate{}, err
+		return Rate{}, err
 	}
 	defer unix.Close(l)
-	var r rate
-	<-onThread(0, func() { r, err = repeat(length, connectCloseOnce(l, port)) })
+	var r Rate
+	<-OnThread(0, func() { r, err = Repeat(length, connectCloseOnce(l, port)) })
 	return r, err
 }
 
@@ -167,10 +169,10 @@ func connectCloseOnce(l, port int) func() error {
 	}
 }
 
-// onThread runs f on a thread of its own, pinned to the n-th CPU that this
+// OnThread runs f on a thread of its own, pinned to the n-th CPU that this
 // process may use: where the scheduler puts two ends of a ping-pong matters
 // far more than what is measured. The thread ends with f.
-func onThread(n int, f func()) <-chan struct{} {
+func OnThread(n int, f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -194,18 +196,18 @@ func onThread(n int, f func()) <-chan struct{} {
 	return done
 }
 
-// rate is what a workload achieved.
-type rate struct {
-	wall float64 // operations a second in the quicker slices
-	cpu  float64 // operations a second of this process's processor time
+// Rate is what a workload achieved.
+type Rate struct {
+	Wall float64 // operations a second in the quicker slices
+	CPU  float64 // operations a second of this process's processor time
 }
 
 // slice is the piece of a workload that is timed on its own.
 const slice = 10 * time.Millisecond
 
-// repeat calls work for a while. The upper quartile of the slices counts: a
+// Repeat calls work for a while. The upper quartile of the slices counts: a
 // slice in which another process took the CPU says nothing about the programs.
-func repeat(length time.Duration, work func() error) (rate, error) {
+func Repeat(length time.Duration, work func() error) (Rate, error) {
 	cpu, start := processorTime(), time.Now()
 	total := 0
 	var speeds []float64
@@ -214,7 +216,7 @@ func repeat(length time.Duration, work func() error) (rate, error) {
 		for time.Since(began) < slice {
 			for range 16 {
 				if err := work(); err != nil {
-					return rate{}, err
+					return Rate{}, err
 				}
 			}
 			n += 16
@@ -223,7 +225,7 @@ func repeat(length time.Duration, work func() error) (rate, error) {
 		total += n
 	}
 	slices.Sort(speeds)
-	return rate{speeds[len(speeds)*3/4], float64(total) / (processorTime() - cpu).Seconds()}, nil
+	return Rate{speeds[len(speeds)*3/4], float64(total) / (processorTime() - cpu).Seconds()}, nil
 }
 
 func processorTime() time.Duration {

@@ -1,4 +1,4 @@
-package main
+package rig
 
 import (
 	"errors"
@@ -15,17 +15,21 @@ import (
 	"github.com/telltale-dev/telltale/agent/bpfload"
 )
 
-// programs are the BPF programs and maps that a process holds.
-type programs struct {
+// ErrNoPrograms: the process holds none, or has not loaded them yet.
+var ErrNoPrograms = errors.New("the process holds no program")
+
+// Programs are the BPF programs and maps that a process holds.
+type Programs struct {
+	MapBytes uint64 // what the kernel accounts for its maps
+
 	progs   []*ebpf.Program
-	mapMem  uint64 // bytes the kernel accounts for its maps
 	measure io.Closer
 }
 
-// openPrograms finds what a process holds through its descriptors and makes
+// OpenPrograms finds what a process holds through its descriptors and makes
 // the kernel measure the programs' time. Without the privilege for it the
 // error says so, and there is nothing to close.
-func openPrograms(pid int) (*programs, error) {
+func OpenPrograms(pid int) (*Programs, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
 	if err != nil {
 		return nil, err
@@ -45,11 +49,11 @@ func openPrograms(pid int) (*programs, error) {
 		}
 	}
 	if len(ids) == 0 {
-		return nil, errors.New("the agent holds no program")
+		return nil, ErrNoPrograms
 	}
-	p := &programs{}
+	p := &Programs{}
 	for _, n := range maps {
-		p.mapMem += n
+		p.MapBytes += n
 	}
 	for id := range ids {
 		prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
@@ -64,8 +68,11 @@ func openPrograms(pid int) (*programs, error) {
 	return p, nil
 }
 
-// spent is the time of all programs since they are measured.
-func (p *programs) spent() (total time.Duration, runs uint64, err error) {
+// Len is the number of programs.
+func (p *Programs) Len() int { return len(p.progs) }
+
+// Spent is the time of all programs since they are measured.
+func (p *Programs) Spent() (total time.Duration, runs uint64, err error) {
 	for _, prog := range p.progs {
 		st, err := prog.Stats()
 		if err != nil {
@@ -76,8 +83,27 @@ func (p *programs) spent() (total time.Duration, runs uint64, err error) {
 	return total, runs, nil
 }
 
+// Costs is what each program that ran has taken since it is measured.
+func (p *Programs) Costs() ([]bpfload.Cost, error) {
+	var out []bpfload.Cost
+	for _, prog := range p.progs {
+		st, err := prog.Stats()
+		if err != nil {
+			return nil, err
+		}
+		info, err := prog.Info()
+		if err != nil {
+			return nil, err
+		}
+		if st.RunCount > 0 {
+			out = append(out, bpfload.Cost{Program: info.Name, Runs: st.RunCount, Time: st.Runtime})
+		}
+	}
+	return out, nil
+}
+
 // Close ends the measuring and lets go of the programs.
-func (p *programs) Close() error {
+func (p *Programs) Close() error {
 	var errs []error
 	for _, prog := range p.progs {
 		errs = append(errs, prog.Close())
