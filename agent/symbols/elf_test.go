@@ -7,7 +7,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // sparse is a file of any size: some bytes, and zeros up to its end. It counts
@@ -139,5 +142,53 @@ func TestReadingIsBounded(t *testing.T) {
 	}
 	if _, err := NewImage(metered{f, &held.left}); err == nil {
 		t.Error("the next file is read")
+	}
+}
+
+// A path that somebody else chose opens regular files only, and leads nowhere
+// but below that one's root: opening a device is an act by itself.
+func TestOpensRegularFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	fifo, root := filepath.Join(dir, "fifo"), filepath.Join(dir, "root")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(filepath.Join(root, "lib"), 0o755))
+	must(unix.Mkfifo(fifo, 0o644))
+	must(os.WriteFile(filepath.Join(dir, "host"), []byte("host"), 0o644))
+	must(os.WriteFile(filepath.Join(root, "lib/inside"), []byte("inside"), 0o644))
+	must(os.Symlink(fifo, filepath.Join(dir, "to-fifo")))
+	must(os.Symlink("/lib/inside", filepath.Join(root, "lib/absolute")))
+	must(os.Symlink(filepath.Join(dir, "host"), filepath.Join(root, "lib/out")))
+	must(os.Symlink("../../host", filepath.Join(root, "lib/up")))
+	must(os.Symlink("/proc/self/root"+filepath.Join(dir, "host"), filepath.Join(root, "lib/proc")))
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	must(err)
+	defer unix.Close(watch)
+	_, err = unix.InotifyAddWatch(watch, fifo, unix.IN_OPEN)
+	must(err)
+	for _, name := range []string{fifo, filepath.Join(dir, "to-fifo"), "/dev/null", dir, filepath.Join(dir, "none")} {
+		if f := openRegular(name); f != nil {
+			t.Errorf("%s is open", name)
+		}
+	}
+	if n, err := unix.Read(watch, make([]byte, 64)); err != unix.EAGAIN {
+		t.Errorf("the pipe was opened: %d, %v", n, err)
+	}
+	for _, name := range []string{"/lib/out", "/lib/up", "/lib/proc", "../host", "/lib"} {
+		if f := openInside(root, name); f != nil {
+			t.Errorf("%s leads to %s", name, f.Name())
+		}
+	}
+	f := openInside(root, "/lib/absolute")
+	if f == nil {
+		t.Fatal("a link within is not followed")
+	}
+	defer f.Close()
+	if b, err := io.ReadAll(f); err != nil || string(b) != "inside" {
+		t.Errorf("%q, %v", b, err)
 	}
 }

@@ -306,13 +306,14 @@ func openMapped(dir string, m mapping) *os.File {
 	if f := openRegular(fmt.Sprintf("%s/map_files/%x-%x", dir, m.start, m.end)); f != nil {
 		return f
 	}
-	tries := []string{filepath.Join(dir, "exe")}
+	tries := []func() *os.File{func() *os.File { return openRegular(filepath.Join(dir, "exe")) }}
 	if name, deleted := strings.CutSuffix(m.name, " (deleted)"); !deleted {
 		// The path as this process sees it needs no privilege.
-		tries = append(tries, filepath.Join(dir, "root", unescape(name)), unescape(name))
+		name = unescape(name)
+		tries = append(tries, func() *os.File { return openInside(filepath.Join(dir, "root"), name) }, func() *os.File { return openRegular(name) })
 	}
 	for i, try := range tries {
-		f := openRegular(try)
+		f := try()
 		if f == nil {
 			continue
 		}
@@ -329,16 +330,41 @@ func openMapped(dir string, m mapping) *os.File {
 // unescape undoes what /proc does to a line feed in a path.
 func unescape(name string) string { return strings.ReplaceAll(name, `\012`, "\n") }
 
-// openRegular opens a regular file and nothing else, without waiting for a
-// pipe's other end.
+// openRegular opens a regular file and nothing else: what a link of somebody
+// else's leads to, a pipe or a device, must not even be opened to find out.
 func openRegular(name string) *os.File {
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	at, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
+	return openFound(at, name)
+}
+
+// openInside is openRegular for a path as a process sees it: links in it lead
+// to places below root, its root, and not to this process's own.
+func openInside(root, name string) *os.File {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(dir)
+	at, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return nil
+	}
+	return openFound(at, filepath.Join(root, name))
+}
+
+// openFound opens what a descriptor points to for reading, and closes the
+// descriptor.
+func openFound(at int, name string) *os.File {
+	defer unix.Close(at)
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		_ = unix.Close(fd)
+	if unix.Fstat(at, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
 		return nil
 	}
 	return os.NewFile(uintptr(fd), name)
@@ -352,7 +378,7 @@ func (held *Files) separate(dir, id string) (*os.File, *Image) {
 	}
 	at := path.Join("/usr/lib/debug/.build-id", id[:2], id[2:]+".debug")
 	for _, root := range []string{filepath.Join(dir, "root"), "/"} {
-		f := openRegular(filepath.Join(root, at))
+		f := openInside(root, at)
 		if f == nil {
 			continue
 		}
