@@ -29,6 +29,9 @@ type Config struct {
 	// Emit takes what probes see happen. It does not block and is safe for
 	// concurrent use. Nil: nobody listens.
 	Emit func(inspector.Occurrence)
+	// StateDir is where a probe keeps what must outlive the agent. Empty: in
+	// memory only.
+	StateDir string
 }
 
 // List makes the modules; none is opened.
@@ -36,34 +39,28 @@ func List(cfg Config, log *slog.Logger) []runner.Module {
 	var words inspector.Registry
 	all.Register(&words)
 	type tasks = map[string]inspector.TaskRun
-	module := func(component string, tasks tasks, open func(log *slog.Logger, disable []string) (runner.Collector, error)) runner.Module {
+	module := func(component string, tasks tasks, open func(*slog.Logger) (runner.Collector, error)) runner.Module {
 		c, _ := words.Component(component)
 		return runner.Module{Component: component, Signals: c.Signals, Tasks: tasks, Open: func() (runner.Collector, error) {
-			return open(log.With("component", component), cfg.Disable[component])
+			return open(log.With("component", component))
 		}}
 	}
-	networkConfig := networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Emit: cfg.Emit}
-	processConfig := processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Emit: cfg.Emit}
-	storageConfig := storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Emit: cfg.Emit}
+	networkConfig := networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[network.Name], Emit: cfg.Emit}
+	processConfig := processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[process.Name], Emit: cfg.Emit, StateDir: cfg.StateDir}
+	storageConfig := storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[storage.Name], Emit: cfg.Emit}
 	mounts := hostcollect.NewMounts() // outlives a collector that is switched off
 	return []runner.Module{
-		module(host.Name, nil, func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			return hostcollect.New(hostcollect.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: disable, Mounts: mounts}, log), nil
+		module(host.Name, nil, func(log *slog.Logger) (runner.Collector, error) {
+			return hostcollect.New(hostcollect.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[host.Name], Mounts: mounts}, log), nil
 		}),
-		module(network.Name, networkprobe.Tasks(networkConfig, log), func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			c := networkConfig
-			c.Disable = disable
-			return networkprobe.New(c, log)
+		module(network.Name, networkprobe.Tasks(networkConfig, log), func(log *slog.Logger) (runner.Collector, error) {
+			return networkprobe.New(networkConfig, log)
 		}),
-		module(process.Name, processprobe.Tasks(processConfig, log), func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			c := processConfig
-			c.Disable = disable
-			return processprobe.New(c, log)
+		module(process.Name, processprobe.Tasks(processConfig, log), func(log *slog.Logger) (runner.Collector, error) {
+			return processprobe.New(processConfig, log)
 		}),
-		module(storage.Name, storageprobe.Tasks(storageConfig, log), func(log *slog.Logger, disable []string) (runner.Collector, error) {
-			c := storageConfig
-			c.Disable = disable
-			return storageprobe.New(c, log)
+		module(storage.Name, storageprobe.Tasks(storageConfig, log), func(log *slog.Logger) (runner.Collector, error) {
+			return storageprobe.New(storageConfig, log)
 		}),
 	}
 }

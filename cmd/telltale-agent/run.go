@@ -125,7 +125,7 @@ func run(ctx context.Context, e env, args []string) error {
 	}
 	defer unlock()
 	list := func(emit func(inspector.Occurrence)) []runner.Module {
-		return collectors.List(collectors.Config{Proc: c.proc, Sys: c.sys, Disable: disable, Emit: emit}, log)
+		return collectors.List(collectors.Config{Proc: c.proc, Sys: c.sys, Disable: disable, Emit: emit, StateDir: c.dir}, log)
 	}
 	return c.build(id, facts, digest(effective), list, log).supervise(ctx)
 }

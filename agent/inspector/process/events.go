@@ -54,7 +54,7 @@ func Events() []inspector.EventKind {
 			Name: ProcessCrash, Title: "Process crashed", Severity: inspector.Warning, Immediate: true, Signals: []string{SignalExit},
 			Help: "A process was ended by a signal that tells of a fault in it: SEGV, BUS (bad address), ABRT (gave up by itself: assertion, panic, heap check), FPE, ILL, TRAP, SYS (refused system call) and their like. " +
 				"A kill by TERM, KILL or a keyboard is none; an out-of-memory kill is an event of its own. The sample has the exit code, the faulting address where the kernel gave one, and whether a core was written.",
-			Labels:   []string{LabelComm, LabelExe, LabelSignal, LabelCgroup},
+			Labels:   []string{LabelExe, LabelComm, LabelSignal, LabelCgroup}, // comm only where the file is not known
 			Related:  []string{ExitsBySignal, ExitsFailed, Exits, OOMKills, "host.memory_available_bytes"},
 			CausedBy: []string{NewExecutable, OOMKill},
 			Tool:     "query_metrics",

@@ -203,7 +203,8 @@ func (w *watcher) event(raw []byte) {
 		o.Kind = process.ProcessCrash
 		signal := int(e.Code & 0x7f)
 		o.Labels[process.LabelSignal], s.Labels[process.LabelSignal] = signalName(signal), signalName(signal)
-		if exe != "" {
+		if exe != "" { // one trouble, whatever its threads are called
+			delete(o.Labels, process.LabelComm)
 			o.Labels[process.LabelExe] = exe
 		}
 		s.Labels["core"] = strconv.FormatBool(e.Code&0x80 != 0)

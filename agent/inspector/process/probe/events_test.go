@@ -114,7 +114,7 @@ func TestCrashesBySignal(t *testing.T) {
 		s := o.Sample
 		how := pids[s.Labels["pid"]]
 		want := map[string]string{
-			process.LabelComm: "crasher", process.LabelExe: pathLabel(program), process.LabelSignal: wantSignal[how],
+			process.LabelExe: pathLabel(program), process.LabelSignal: wantSignal[how],
 			process.LabelCgroup: "/" + filepath.Base(group),
 		}
 		for k, v := range want {
@@ -122,7 +122,7 @@ func TestCrashesBySignal(t *testing.T) {
 				t.Errorf("%s: label %s is %q and %q in the sample, want %q", how, k, o.Labels[k], s.Labels[k], v)
 			}
 		}
-		if len(o.Labels) != len(want) || s.Labels["ppid"] != itoa(os.Getpid()) || s.Labels["core"] != "false" || s.Labels["cause"] != wantCause[how] {
+		if len(o.Labels) != len(want) || s.Labels[process.LabelComm] != "crasher" || s.Labels["ppid"] != itoa(os.Getpid()) || s.Labels["core"] != "false" || s.Labels["cause"] != wantCause[how] {
 			t.Errorf("%s: %+v %+v", how, o.Labels, s.Labels)
 		}
 		if how == "segv" && s.Labels["address"] != "0x1234" {

@@ -129,20 +129,20 @@ func inside(t *testing.T) {
 		waitFor(t, "the last crash", func() bool {
 			told = 0
 			for _, o := range h.of(process.ProcessCrash) {
-				if truth[o.Labels[process.LabelComm]] != "" {
+				if truth[o.Sample.Labels[process.LabelComm]] != "" {
 					told++
 				}
 			}
 			return told >= 1500
 		})
 		for _, o := range h.of(process.ProcessCrash) {
-			pid := truth[o.Labels[process.LabelComm]]
+			pid := truth[o.Sample.Labels[process.LabelComm]]
 			if pid == "" {
 				continue // of another test on the machine
 			}
 			used[pid] = true
 			if s := o.Sample; s.Labels["pid"] != pid || s.Labels["ppid"] != itoa(cmd.Process.Pid) || s.Labels["cause"] != "SI_TKILL" {
-				t.Errorf("%s has number %s: %+v", o.Labels[process.LabelComm], pid, s.Labels)
+				t.Errorf("%s has number %s: %+v", o.Sample.Labels[process.LabelComm], pid, s.Labels)
 			}
 		}
 		t.Logf("%d crashes told, with %d numbers", told, len(used))
