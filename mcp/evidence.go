@@ -117,11 +117,11 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 			span.To = r.To
 		}
 		for k, v := range r.Totals {
-			e.Totals[k] += v
+			e.Totals[k] = plus(e.Totals[k], v)
 		}
 		for i, row := range r.Rows {
 			e.Rows = append(e.Rows, evidenceRow{Node: run.Node, Name: run.Name, Row: i, ResultRow: row})
-			all += row.Count
+			all = inspector.Plus(all, row.Count)
 		}
 		for _, s := range r.Samples {
 			e.Samples = append(e.Samples, evidenceSample{run.Node, run.Name, s})
@@ -129,13 +129,13 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 		if p := r.Profile; p != nil {
 			e.Profiles = append(e.Profiles, nodeProfile{run.Node, run.Name, *p, float64(p.Hz*p.CPUs) * p.Seconds})
 		}
-		e.Lost += r.Lost
-		e.OtherRows += r.OtherRows
-		e.OtherCount += r.OtherCount
-		e.Unsampled += r.Truncated
-		e.Unknown += r.Unknown
+		e.Lost = plus(e.Lost, r.Lost)
+		e.OtherRows = plus(e.OtherRows, r.OtherRows)
+		e.OtherCount = plus(e.OtherCount, r.OtherCount)
+		e.Unsampled = plus(e.Unsampled, r.Truncated)
+		e.Unknown = plus(e.Unknown, r.Unknown)
 		e.SampleRate = max(e.SampleRate, r.SampleRate)
-		all += r.OtherCount
+		all = inspector.Plus(all, r.OtherCount)
 		for _, n := range r.Notes {
 			if len(notes) < 10 && !slices.Contains(notes, n) {
 				notes = append(notes, n)
@@ -168,6 +168,10 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 	})
 	return e, span, notes
 }
+
+// plus adds what nodes counted, up to what a reader of JSON numbers reads as
+// it is: no sum of what one node made up may hide what others saw.
+func plus(a, b uint64) uint64 { return min(inspector.Plus(a, b), inspector.MaxCount) }
 
 // shown bounds what one answer holds of each list.
 type shown struct{ rows, samples, frames, tops, stacks, profiles int }

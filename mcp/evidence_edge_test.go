@@ -11,6 +11,7 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/tasks"
 )
 
 // everyAnswer calls each tool that concerns events and tasks and returns what
@@ -176,6 +177,31 @@ func TestEvidenceResources(t *testing.T) {
 			if err != nil || !strings.Contains(res.Contents[0].Text, words) || strings.Contains(res.Contents[0].Text, "acme-db1") {
 				t.Errorf("%v", err)
 			}
+		}
+	}
+}
+
+// Nodes that count as far as numbers go leave the sums readable and the shares
+// below one.
+func TestMergedCountsDoNotWrap(t *testing.T) {
+	const most = inspector.MaxCount
+	task := tasks.Task{}
+	for range tasks.MaxRuns {
+		r := &inspector.TaskResult{Totals: map[string]uint64{"a": most}, Lost: most, OtherRows: most, OtherCount: most, Truncated: most, Unknown: most}
+		for range inspector.MaxResultRows {
+			r.Rows = append(r.Rows, inspector.ResultRow{Count: most})
+		}
+		task.Runs = append(task.Runs, tasks.Run{Status: tasks.Completed, Result: r})
+	}
+	e, _, _ := merge(task)
+	for i, n := range []uint64{e.Totals["a"], e.Lost, e.OtherRows, e.OtherCount, e.Unsampled, e.Unknown} {
+		if n != most {
+			t.Errorf("sum %d is %d", i, n)
+		}
+	}
+	for _, row := range e.Rows {
+		if *row.Share < 0 || *row.Share > 1 {
+			t.Fatalf("share %v", *row.Share)
 		}
 	}
 }
