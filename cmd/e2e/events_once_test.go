@@ -12,8 +12,8 @@ import (
 	"github.com/telltale-dev/telltale/tenants/tenantdb/dbtest"
 )
 
-// TestEventsExactlyOnce lets real programs crash under a real agent, and kills
-// the agent before the server has an event, and when it has it and the agent
+// TestEventsExactlyOnce lets real disks fail under a real agent, and kills the
+// agent before the server has an event, and when it has it and the agent
 // does not know. Each is there once, and nothing old is announced again.
 func TestEventsExactlyOnce(t *testing.T) {
 	needProbe(t)
@@ -27,7 +27,7 @@ func TestEventsExactlyOnce(t *testing.T) {
 	var agent *exec.Cmd
 	run := func() {
 		agent = exec.Command(filepath.Join(bin, "telltale-agent"), "run", "--dir", dir, "--server", line.addr, "--ca", s.ca, "--token", acme.EnrolToken, "--name", "local",
-			"--modules-off", "network,storage", "--interval", "60s")
+			"--modules-off", "network,process", "--interval", "60s")
 		agent.Stdout, agent.Stderr = log, log
 		agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		start(t, agent)
@@ -37,12 +37,12 @@ func TestEventsExactlyOnce(t *testing.T) {
 		_ = agent.Wait()
 		line.cut()
 	}
-	of := func(name string) []eventDoc { return events(t, acme, "process_crash", "comm", name) }
-	listed := func(name string) time.Duration {
+	of := func(d *disk) []eventDoc { return events(t, acme, "io_error", "device", d.name) }
+	listed := func(d *disk) time.Duration {
 		t.Helper()
 		var e eventDoc
-		poll(t, 20*time.Second, "the crash of "+name+" in the list", func() bool {
-			list := of(name)
+		poll(t, 20*time.Second, "the error of "+d.name+" in the list", func() bool {
+			list := of(d)
 			if len(list) > 0 {
 				e = list[0]
 			}
@@ -50,24 +50,33 @@ func TestEventsExactlyOnce(t *testing.T) {
 		})
 		return time.Since(e.First)
 	}
-	// What crashes before the programs are loaded is seen by nobody: crash
-	// until one is.
-	ready := func(name string) {
+	// What fails before the programs are loaded is seen by nobody: fail until
+	// one error is.
+	ready := func(d *disk) {
 		t.Helper()
-		poll(t, 60*time.Second, "the probe, seen by a crash of "+name, func() bool {
-			crash(t, name)
-			return len(of(name)) > 0
+		poll(t, 60*time.Second, "the probe, seen by an error of "+d.name, func() bool {
+			d.fail(t, 0)
+			return len(of(d)) > 0
 		})
 	}
+	var probe [3]*disk
+	for i := range probe {
+		probe[i] = brokenDisk(t)
+	}
+	var at [3]*disk
+	for i := range at {
+		at[i] = brokenDisk(t)
+	}
+	taken, unsent := brokenDisk(t), brokenDisk(t)
 	run()
-	ready("tt-ready")
+	ready(probe[0])
 
 	var late []time.Duration
-	for _, name := range []string{"tt-one", "tt-two", "tt-three"} {
-		crash(t, name)
-		late = append(late, listed(name))
+	for _, d := range at {
+		d.fail(t, 0)
+		late = append(late, listed(d))
 	}
-	t.Logf("from the crash to the list: %v", late)
+	t.Logf("from the error to the list: %v", late)
 	for _, d := range late {
 		if d > 2*time.Second+slack {
 			t.Errorf("an event took %v from the kernel to the list, want within 2 s", d)
@@ -76,30 +85,35 @@ func TestEventsExactlyOnce(t *testing.T) {
 
 	// The server has it and says so, which the agent does not hear.
 	line.freeze(false, true)
-	crash(t, "tt-taken")
-	listed("tt-taken")
+	taken.fail(t, 0)
+	listed(taken)
 	kill()
 	run()
-	ready("tt-again")
+	ready(probe[1])
 
 	// The agent has noted it; the server hears nothing.
 	line.freeze(true, false)
-	crash(t, "tt-unsent")
+	unsent.fail(t, 0)
 	poll(t, 10*time.Second, "the agent's note of it", func() bool {
 		b, _ := os.ReadFile(filepath.Join(dir, "events.json"))
-		return strings.Contains(string(b), "tt-unsent")
+		return strings.Contains(string(b), `"`+unsent.name+`"`)
 	})
-	if len(of("tt-unsent")) > 0 {
+	if len(of(unsent)) > 0 {
 		t.Fatal("the frozen line lets events through")
 	}
 	kill()
 	run()
-	listed("tt-unsent")
-	ready("tt-last") // what was to be told again has been told by now
+	listed(unsent)
+	ready(probe[2]) // what was to be told again has been told by now
 
-	for _, name := range []string{"tt-one", "tt-two", "tt-three", "tt-taken", "tt-unsent"} {
-		if list := of(name); len(list) != 1 || list[0].Cumulative != 1 {
-			t.Errorf("%s crashed once: %s", name, sprintJSON(list))
+	for _, d := range append(at[:], taken, unsent) {
+		if list := of(d); len(list) != 1 || list[0].Cumulative != 1 {
+			t.Errorf("%s failed once: %s", d.name, sprintJSON(list))
+		}
+	}
+	for _, d := range probe {
+		if list := of(d); len(list) != 1 {
+			t.Errorf("the errors of %s are one record: %s", d.name, sprintJSON(list))
 		}
 	}
 	for _, e := range events(t, acme, "agent_budget", "", "") { // two kills are no reason to go without the probe

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -204,17 +205,27 @@ type eventDoc struct {
 	Cumulative uint64            `json:"cumulative_count"`
 }
 
-// events lists a tenant's events of some kinds that bear a label.
+// events lists a tenant's events of one kind that bear a label. Whatever else
+// happens on this machine is listed, too: it reads all pages.
 func events(t *testing.T, x tenant, kind, label, value string) (out []eventDoc) {
 	t.Helper()
-	var page struct{ Events []eventDoc }
-	if status := rest(t, x, "read", http.MethodGet, "/events?limit=200&kinds="+kind, nil, &page); status != http.StatusOK {
-		t.Fatalf("GET events: %d", status)
-	}
-	for _, e := range page.Events {
-		if label == "" || e.Scope[label] == value {
-			out = append(out, e)
+	for cursor, pages := "", 0; pages < 100; pages++ {
+		var page struct {
+			Events []eventDoc
+			Next   string `json:"next_cursor"`
 		}
+		if status := rest(t, x, "read", http.MethodGet, "/events?limit=200&kinds="+kind+cursor, nil, &page); status != http.StatusOK {
+			t.Fatalf("GET events: %d", status)
+		}
+		for _, e := range page.Events {
+			if label == "" || e.Scope[label] == value {
+				out = append(out, e)
+			}
+		}
+		if page.Next == "" {
+			break
+		}
+		cursor = "&cursor=" + url.QueryEscape(page.Next)
 	}
 	return out
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,7 +21,7 @@ func TestEvidence(t *testing.T) {
 	s := startDev(t, newDataDir(t), nil)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(s.logs())
+			t.Log(s.warnings())
 		}
 	})
 	acme, globex := s.tenant(t, "acme"), s.tenant(t, "globex")
@@ -31,6 +30,7 @@ func TestEvidence(t *testing.T) {
 		list := capabilities(t, acme, host)
 		return len(list) > 0 && !slices.ContainsFunc(list, func(c capability) bool { return c.Reason == "not opened yet" })
 	})
+	broken := brokenDisk(t)
 	disks := [3]*disk{} // one each: the events of one device within a minute are one record
 	for i := range disks {
 		disks[i] = throttledDisk(t)
@@ -39,7 +39,7 @@ func TestEvidence(t *testing.T) {
 	t.Run("ticket", func(t *testing.T) { ticketPath(t, acme, host, disks[1]) })
 	t.Run("explain", func(t *testing.T) { causeIsNamed(t, acme, host, disks[2]) })
 	t.Run("bad input", func(t *testing.T) { badInput(t, s, acme, globex, host) })
-	t.Run("killed agent", func(t *testing.T) { killedRealAgent(t, s, acme, host) })
+	t.Run("killed agent", func(t *testing.T) { killedRealAgent(t, s, acme, host, broken) })
 }
 
 // faultsAreNamed injects three faults at once and asks for each over the
@@ -198,21 +198,12 @@ func ticketIn(t *testing.T, text string) string {
 	return m[1]
 }
 
-// crash runs a program of a name of its own that a signal ends.
-func crash(t *testing.T, name string) {
-	t.Helper()
-	cmd := exec.Command(copied(t, "dash", name), "-c", "kill -SEGV $$")
-	if err := cmd.Run(); err == nil || !strings.Contains(err.Error(), "segmentation") {
-		t.Fatalf("%s did not crash: %v", name, err)
-	}
-}
-
 // killedRealAgent kills the agent while a task runs. What was told before is
 // there once afterwards.
-func killedRealAgent(t *testing.T, s *stack, acme tenant, host node) {
-	crash(t, "tt-before-kill")
-	once := func(name string) bool { return len(events(t, acme, "process_crash", "comm", name)) == 1 }
-	poll(t, 10*time.Second, "the crash", func() bool { return once("tt-before-kill") })
+func killedRealAgent(t *testing.T, s *stack, acme tenant, host node, d *disk) {
+	of := func() []eventDoc { return events(t, acme, "io_error", "device", d.name) }
+	d.fail(t, 0)
+	poll(t, 10*time.Second, "the error of "+d.name, func() bool { return len(of()) > 0 })
 	_, doc := startTask(t, acme, "trace_network_drops", host.Node, map[string]any{"duration_s": 60})
 	if doc.Status != "ACCEPTED" {
 		t.Fatalf("%s", sprintJSON(doc))
@@ -233,18 +224,13 @@ func killedRealAgent(t *testing.T, s *stack, acme tenant, host node) {
 	if r := got.Runs[0]; !(got.Status == "FAILED" && r.Reason == "agent_restarted") && !(got.Status == "NODE_DISCONNECTED" && r.Reason == "node_disconnected") || r.Next == "" {
 		t.Errorf("the task of a killed agent: %s", sprintJSON(got))
 	}
-	s.await(40*time.Second, "the agent's return", func() bool {
-		_, doc := startTask(t, acme, "monitor_tcp_connections", host.Node, map[string]any{"duration_s": 1})
-		return doc.Status == "COMPLETED"
+	// It is at work again, and goes on with the record that it had.
+	s.await(40*time.Second, "a second error of "+d.name, func() bool {
+		d.fail(t, 0)
+		list := of()
+		return len(list) > 1 || list[0].Cumulative > 1
 	})
-	poll(t, 30*time.Second, "a crash after the return", func() bool {
-		crash(t, "tt-after-kill")
-		return len(events(t, acme, "process_crash", "comm", "tt-after-kill")) > 0
-	})
-	if !once("tt-before-kill") || !once("tt-after-kill") {
-		t.Errorf("crashes: %s", sprintJSON(events(t, acme, "process_crash", "", "")))
-	}
-	if e := events(t, acme, "process_crash", "comm", "tt-before-kill"); len(e) == 1 && e[0].Cumulative != 1 {
-		t.Errorf("one crash counted %d times", e[0].Cumulative)
+	if list := of(); len(list) != 1 {
+		t.Errorf("errors of %s within a minute are one record: %s", d.name, sprintJSON(list))
 	}
 }

@@ -150,15 +150,56 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// disk is a loop device over a file whose disk is throttled to 512 KiB a
-// second for the members of one control group.
+// disk is a loop device over a file. Nobody else has a device of its name
+// while the test has it.
 type disk struct {
-	t           *testing.T
-	name, group string // of the device; path of the group below its controller
-	dir         string // of the group
-	dev         *os.File
+	t    *testing.T
+	name string
+	dev  *os.File
+	file string
+	dir  string // of the control group whose members are throttled; "" none
 }
 
+// brokenDisk is a small device of which nothing can be read.
+func brokenDisk(t *testing.T) *disk {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	d := &disk{t: t, file: file.Name()}
+	d.attach(file)
+	d.lose(0)
+	return d
+}
+
+// lose takes away what lies beyond an offset: reading there is an I/O error.
+func (d *disk) lose(from int64) {
+	d.t.Helper()
+	if err := os.Truncate(d.file, from); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// fail reads one block that is lost, once.
+func (d *disk) fail(t *testing.T, at int64) {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE) // O_DIRECT wants it aligned
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(b) }()
+	if _, err := d.dev.ReadAt(b, at); !errors.Is(err, unix.EIO) {
+		t.Fatalf("reading what %s has lost: %v", d.name, err)
+	}
+}
+
+// throttledDisk is a disk that gives the members of one control group 512 KiB
+// a second.
 func throttledDisk(t *testing.T) *disk {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
@@ -177,7 +218,7 @@ func throttledDisk(t *testing.T) *disk {
 	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		t.Fatal(err)
 	}
-	d := &disk{t: t}
+	d := &disk{t: t, file: file.Name()}
 	d.throttle(file)
 	d.attach(file)
 	return d
@@ -186,8 +227,7 @@ func throttledDisk(t *testing.T) *disk {
 func (d *disk) throttle(file *os.File) {
 	t := d.t
 	t.Helper()
-	d.group = fmt.Sprintf("/telltale-e2e-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(file.Name())))
-	d.dir = filepath.Join("/sys/fs/cgroup/blkio", d.group)
+	d.dir = fmt.Sprintf("/sys/fs/cgroup/blkio/telltale-e2e-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(file.Name())))
 	if _, err := os.Stat(filepath.Dir(d.dir)); err != nil {
 		t.Skipf("this kernel's blkio controller is not on cgroup version 1: %v", err)
 	}

@@ -153,6 +153,18 @@ func (s *stack) logs() string {
 	return b.String()
 }
 
+// warnings are what the agents found worth a warning, and the logs' ends.
+func (s *stack) warnings() string {
+	var b strings.Builder
+	text, _ := os.ReadFile(filepath.Join(s.dir, "agents.log"))
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			b.WriteString(line)
+		}
+	}
+	return b.String() + s.logs()
+}
+
 // interrupt stops the stack as Ctrl-C does and waits for its end.
 func (s *stack) interrupt() {
 	s.t.Helper()
