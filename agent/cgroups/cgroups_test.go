@@ -146,6 +146,23 @@ func TestContainerPrefixOfTwo(t *testing.T) {
 	}
 }
 
+// A container that may make groups cannot pass one off as another container's,
+// and the runtime's process beside a container is not the container.
+func TestContainerThatPretends(t *testing.T) {
+	own, conmon, forged := "/pod/crio-"+crio+".scope", "/pod/crio-conmon-"+crio+".scope", "/docker/"+docker+"/crio-"+crio+".scope"
+	files := map[string]string{
+		"sys/fs/cgroup/cgroup.controllers": "", "sys/fs/cgroup" + own + "/": "", "sys/fs/cgroup" + conmon + "/": "", "sys/fs/cgroup" + forged + "/": "",
+		"proc/1/cgroup": "0::" + own + "\n", "proc/2/cgroup": "0::" + conmon + "\n",
+	}
+	root := plant(t, files)
+	if got, err := Container(root+"/proc", root+"/sys", crio); err != nil || got.Path != own || len(got.IDs) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	files["proc/3/cgroup"] = "0::" + forged + "\n"
+	root = plant(t, files)
+	refused(t, "two groups of one id", func() error { _, err := Container(root+"/proc", root+"/sys", crio); return err })
+}
+
 func TestNames(t *testing.T) {
 	for name, root := range layouts(t) {
 		n := NewNames(filepath.Join(root, "sys"))

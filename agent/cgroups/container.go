@@ -39,7 +39,7 @@ func Container(proc, sys, prefix string) (Target, error) {
 	if err != nil {
 		return Target{}, fmt.Errorf("list processes: %w", err)
 	}
-	found := map[string]Target{}
+	found := map[string]*container{}
 	for _, e := range entries {
 		if e.Name()[0] < '1' || e.Name()[0] > '9' {
 			continue
@@ -57,23 +57,38 @@ func Container(proc, sys, prefix string) (Target, error) {
 			if id == "" {
 				continue
 			}
-			t := found[id]
-			t.addLine(trees, parts[1], dir)
-			found[id] = t
+			c := found[id]
+			if c == nil {
+				c = &container{dirs: map[string]string{}}
+				found[id] = c
+			}
+			c.addLine(trees, parts[1], dir)
 		}
 	}
 	switch len(found) {
 	case 0:
 		return Target{}, unknown("container", "no running process belongs to a container "+show(prefix), how)
 	case 1:
-		for _, t := range found {
-			if len(t.IDs) == 0 {
+		for _, c := range found {
+			switch {
+			case c.other != "":
+				return Target{}, unknown("container", "two groups bear this container's id: "+show(c.Path)+" and "+show(c.other), "give the path of the one that is meant as cgroup")
+			case len(c.IDs) == 0:
 				return Target{}, unknown("container", "the group of the container is not below this agent's /sys/fs/cgroup", "mount the node's /sys/fs/cgroup into the agent")
 			}
-			return t, nil
+			return c.Target, nil
 		}
 	}
 	return Target{}, unknown("container", fmt.Sprintf("%d containers have ids that begin with %s", len(found), show(prefix)), "give more digits")
+}
+
+// container is what the processes' groups say of one id. Whoever may make
+// groups may name one after any container: an id that two groups of one
+// hierarchy bear means neither.
+type container struct {
+	Target
+	dirs  map[string]string // by hierarchy
+	other string            // a second group
 }
 
 // containerDir returns the part of a path that ends with the segment which
@@ -81,6 +96,9 @@ func Container(proc, sys, prefix string) (Target, error) {
 func containerDir(p, prefix string) (dir, id string) {
 	segments := strings.Split(path.Clean("/"+p), "/")
 	for i, s := range segments {
+		if strings.Contains(s, "conmon") { // the runtime's own process beside the container
+			continue
+		}
 		if m := containerID.FindStringSubmatch(s); m != nil && strings.HasPrefix(m[1], prefix) {
 			return strings.Join(segments[:i+1], "/"), m[1]
 		}
@@ -90,17 +108,24 @@ func containerDir(p, prefix string) (dir, id string) {
 
 // addLine takes in one line of /proc/PID/cgroup: the controllers, none for
 // version 2, and the group's path.
-func (t *Target) addLine(trees []hierarchy, controllers, dir string) {
+func (c *container) addLine(trees []hierarchy, controllers, dir string) {
 	for _, h := range trees {
 		named := strings.TrimPrefix(controllers, "name=")
 		if (h.controllers == nil) != (controllers == "") || h.controllers != nil && strings.Join(h.controllers, ",") != named {
 			continue
 		}
-		if id, ok := inode(filepath.Join(h.root, dir)); ok {
-			if t.Path == "" || h.controllers == nil {
-				t.Path = dir
-			}
-			t.add(h, id)
+		id, ok := inode(filepath.Join(h.root, dir))
+		if !ok {
+			continue
 		}
+		if had, again := c.dirs[h.root]; again && had != dir {
+			c.other = dir
+			continue
+		}
+		c.dirs[h.root] = dir
+		if c.Path == "" || h.controllers == nil {
+			c.Path = dir
+		}
+		c.add(h, id)
 	}
 }
