@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Measures speed, size and overhead on this machine and prints one table.
-#   bench/run.sh            about six minutes
-#   bench/run.sh --short    about two, for development: rougher figures
-# All traffic stays on loopback. Each part is bounded in time, starts what it
+#   bench/run.sh            about nine minutes
+#   bench/run.sh --short    about four, for development: rougher figures
+# All traffic stays on loopback, or in a network namespace that goes with it. Each part is bounded in time, starts what it
 # needs for itself and removes it again. Ends with 0 unless a part failed or a
 # ratio fell below its floor; a missed target is shown, not an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-watch=60s rounds=15 round=400ms load=20s questions=4s nodes=1000
+watch=45s rounds=12 round=400ms load=20s questions=3s nodes=1000 calls=30 waiting=100 crashes=20 storm=10s beside=3 third=500ms
 case ${1:-} in
   '') ;;
-  --short) watch=20s rounds=5 round=200ms load=5s questions=1s nodes=300 ;;
+  --short) watch=20s rounds=5 round=200ms load=5s questions=1s nodes=300 calls=8 waiting=30 crashes=8 storm=4s beside=1 third=200ms ;;
   *) echo "usage: bench/run.sh [--short]" >&2; exit 2 ;;
 esac
 
@@ -24,7 +24,7 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # the database runs as another user and passes through
 results=$work/results
 : >"$results"
-go build -o "$work/bench/" ./bench/agent ./bench/probe ./bench/ingest ./bench/calls
+go build -o "$work/bench/" ./bench/agent ./bench/probe ./bench/ingest ./bench/calls ./bench/tasks ./bench/events ./bench/trace
 
 postgres=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
 cat <<MACHINE
@@ -49,15 +49,24 @@ part() { # part NAME SECONDS ARGUMENTS...: one program, stopped after its time
   echo
 }
 
+root() { # root NAME WHY SECONDS ARGUMENTS...: a part that only root can run
+  local name=$1 why=$2
+  shift 2
+  if [ "$(id -u)" = 0 ]; then
+    part "$name" "$@"
+  else
+    echo "$name: not measured: $why needs root"
+    printf '%s\tnot measured (no root)\t-\t\n' "$name" >>"$results"
+  fi
+}
+
 part agent 200 --bin bin --for "$watch"
-if [ "$(id -u)" = 0 ]; then
-  part probe 240 --rounds "$rounds" --round "$round"
-else
-  echo "probe: not measured: loading the programs in turns needs root"
-  printf 'probe on/off ratios\tnot measured (no root)\t-\t\n' >>"$results"
-fi
+root probe 'loading the programs in turns' 240 --rounds "$rounds" --round "$round"
 part ingest 200 --bin bin --for "$load"
 part calls 300 --bin bin --for "$questions" -n "$nodes"
+part tasks 300 --bin bin --calls "$calls" --n "$waiting"
+root events 'the probe' 200 --bin bin --crashes "$crashes" --storm "$storm"
+root trace 'loading the programs' 300 --rounds "$beside" --round "$third"
 
 LC_ALL=C awk -F'\t' '
   function pad(text, width,  t) { # by characters, not bytes, whatever the awk
@@ -65,8 +74,8 @@ LC_ALL=C awk -F'\t' '
     while (length(t) < width) { text = text " "; t = t " " }
     return text
   }
-  function row(a, b, c, d) { print pad(a, 54) " | " pad(b, 20) " | " pad(c, 9) " | " d }
-  BEGIN { row("measure", "result", "target", "met?"); rule = sprintf("%96s", ""); gsub(/ /, "-", rule); print rule }
+  function row(a, b, c, d) { print pad(a, 54) " | " pad(b, 24) " | " pad(c, 9) " | " d }
+  BEGIN { row("measure", "result", "target", "met?"); rule = sprintf("%104s", ""); gsub(/ /, "-", rule); print rule }
   { row($1, $2, $3, $4) }' "$results"
 echo "load at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
 if [ ${#failed[@]} -gt 0 ]; then

@@ -175,7 +175,7 @@ func (l *lab) immediate(ctx context.Context, crashes int, table *rig.Table) erro
 			return err
 		}
 		ended := time.Now()
-		e, listed, err := l.await(ctx, "process_crash", func(e event) bool { return e.Scope["comm"] == name })
+		e, listed, err := l.await(ctx, "process_crash", func(e event) bool { return filepath.Base(e.Scope["exe"]) == name || e.Scope["comm"] == name })
 		if err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 4, "rounds of every comparison")
 	length := flag.Duration("round", 500*time.Millisecond, "length of a third of a round; a profile's is twice as long")
-	floor := flag.Float64("floor", 0.5, "fail when ours is below this ratio; 0: only print")
+	floor := flag.Float64("floor", 0.2, "fail when ours is below this ratio: something broke; 0: only print")
 	results := flag.String("results", "", "`FILE` to append the result lines to")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

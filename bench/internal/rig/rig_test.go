@@ -1,7 +1,11 @@
 package rig
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,5 +70,56 @@ func TestOrderStatistics(t *testing.T) {
 	}
 	if Quantile(nil, 0.5) != 0 || Median(nil) != 0 {
 		t.Error("nothing has a median")
+	}
+}
+
+// TestToolReadsAnAnswer holds the reading of answers against both forms that
+// a server may choose, and a refusal.
+func TestToolReadsAnAnswer(t *testing.T) {
+	const whole = `{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"n":3}}}`
+	for name, c := range map[string]struct{ body, want string }{
+		"JSON":    {whole, `{"n":3}`},
+		"events":  {"event: message\ndata: {\"method\":\"notifications/progress\"}\n\nevent: message\ndata: " + whole + "\n\n", `{"n":3}`},
+		"refusal": {`{"result":{"isError":true,"structuredContent":{"error":"NOT_FOUND"}}}`, ""},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Mcp-Name") != "look" {
+				t.Errorf("%s: asked with %v", name, r.Header)
+			}
+			_, _ = io.WriteString(w, c.body)
+		}))
+		doc, _, err := Tenant{MCPURL: srv.URL}.Tool(t.Context(), srv.Client(), "secret", "look", nil)
+		if string(doc) != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: %s, %v", name, doc, err)
+		}
+		srv.Close()
+	}
+}
+
+// TestChildEnds spawns a program that only a signal ends.
+func TestChildEnds(t *testing.T) {
+	c, err := Spawn([]string{"WORD=hello"}, "/bin/sh", "-c", "echo $WORD; exec sleep 60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Await(t.Context(), 10*time.Second, func() bool { return c.Output() == "hello\n" }); err != nil {
+		t.Errorf("%v; it says %q", err, c.Output())
+	}
+	if err := c.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Await(t.Context(), 10*time.Second, func() bool { return false }); err == nil {
+		t.Error("an ended process is waited for")
+	}
+}
+
+func TestOutputIsBounded(t *testing.T) {
+	var o tail
+	for range 1000 {
+		_, _ = o.Write([]byte(strings.Repeat("x", 100)))
+	}
+	_, _ = o.Write([]byte("end"))
+	if s := o.String(); len(s) > 2*tailKept+100 || !strings.HasSuffix(s, "xend") {
+		t.Errorf("%d bytes kept, the last of them %q", len(s), s[len(s)-10:])
 	}
 }
