@@ -23,6 +23,7 @@ const (
 	budgetOver    = 30 * time.Second // what is judged, and the least time between two steps
 	releaseAfter  = 5 * time.Minute  // below releaseBelow for this long undoes one step
 	releaseBelow  = 60               // percent of the budget
+	releaseAnyway = 30 * time.Minute // below the budget, if not so far: what an agent needs at rest may be more
 	snapshotAbove = 80               // percent of the memory budget
 	budgetKind    = "agent_budget"
 	resourceLabel = "resource"
@@ -55,8 +56,9 @@ type shedModules interface {
 }
 
 // Budget holds the agent to its own bounds. Over them it gives up one thing
-// after the other: first running traces, then a module at a time; below them
-// for long enough it takes them up again in reverse. Make it with NewBudget.
+// after the other: first running traces, then a module at a time; far below
+// them for long enough it takes them up again in reverse, and a little below
+// them for much longer it tries. Make it with NewBudget.
 type Budget struct {
 	cfg     BudgetConfig
 	log     *slog.Logger
@@ -69,7 +71,8 @@ type Budget struct {
 	readings []reading
 	causes   map[string]bool // resources that were over since the first step
 	why      string
-	calm     time.Time // below the bounds since; zero: not
+	calm     time.Time // far below the bounds since; zero: not
+	under    time.Time // below the bounds since the latest step; zero: not
 	relieved time.Time
 }
 
@@ -143,20 +146,26 @@ func (b *Budget) check(u Usage, now time.Time) {
 		over[resourceMem] = fmt.Sprintf("it held %d MiB of memory over %.0f s, and its budget is %d MiB", rss>>20, passed.Seconds(), b.cfg.MemoryMiB)
 	}
 	if len(over) > 0 {
-		b.calm = time.Time{}
+		b.calm, b.under = time.Time{}, time.Time{}
 		b.shed(over, cpu, rss, now)
 		return
+	}
+	if b.under.IsZero() {
+		b.under = now
 	}
 	high := b.causes[resourceCPU] && cpu*100 >= float64(b.cfg.CPUPercent*releaseBelow) ||
 		b.causes[resourceMem] && rss*100 >= limit*releaseBelow
 	switch {
 	case b.level == 0:
-	case high:
+	case high && now.Sub(b.under) < releaseAnyway:
 		b.calm = time.Time{}
+	case high:
+		b.under = now
+		b.release()
 	case b.calm.IsZero():
 		b.calm = now
 	case now.Sub(b.calm) >= releaseAfter:
-		b.calm = now
+		b.calm, b.under = now, now
 		b.release()
 	}
 }

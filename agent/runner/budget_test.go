@@ -157,6 +157,15 @@ func TestBudgetShedsInOrderAndReleasesInReverse(t *testing.T) {
 		if n := len(l.state()); n != 4 {
 			t.Errorf("at three quarters of the budget: %v", l.state())
 		}
+		after(releaseAnyway - 9*time.Minute) // an agent that needs as much at rest is not kept down for ever
+		if d := cmp.Diff([]string{"traces", "network", "process"}, l.state()); d != "" {
+			t.Errorf("tried again (-want +got):\n%s", d)
+		}
+		l.set(50, 40)
+		after(2 * budgetOver)
+		if n := len(l.state()); n != 4 {
+			t.Errorf("tried in vain: %v", l.state())
+		}
 		l.set(1, 40)
 		after(40 * time.Second)
 		for _, want := range [][]string{{"traces", "network", "process"}, {"traces", "process"}, {"traces"}, nil} {
