@@ -184,7 +184,7 @@ var (
 // cut keeps the first of each list and says what it left out.
 func (e *Evidence) cut(s shown) *tenants.Truncated {
 	known := len(e.Rows)
-	total := known + int(e.OtherRows)
+	total := int(plus(uint64(known), e.OtherRows))
 	e.Rows = e.Rows[:min(len(e.Rows), s.rows)]
 	for i := range e.Rows {
 		e.Rows[i].Stack = frames(e.Rows[i].Stack, s.frames)

@@ -126,7 +126,7 @@ func (a taskAnswer) profile(p *page, f nodeProfile, many bool) {
 		where = inspector.CleanText(f.Name) + ": "
 	}
 	if f.Samples == 0 {
-		p.line("%s0 of %s possible samples (%d Hz × %s × %s s) hit the target: it waited and used no CPU", where, number(f.Possible), f.Hz, counted(f.CPUs, "CPU"), number(f.Seconds))
+		p.line("%s0 of %s possible samples (%d Hz × %s × %s s) hit the target: it was on no CPU when one was taken, and used little or none", where, number(f.Possible), f.Hz, counted(f.CPUs, "CPU"), number(f.Seconds))
 		return
 	}
 	p.line("%s%d of %s possible samples (%d Hz × %s × %s s) hit the target, %.1f %% of them in the kernel", where, f.Samples, number(f.Possible), f.Hz, counted(f.CPUs, "CPU"), number(f.Seconds), 100*float64(f.Kernel)/float64(f.Samples))

@@ -208,7 +208,7 @@ func (s *Service) peers(ctx context.Context, scope tenants.Scope, e Event, n Nod
 		}
 	}
 	if got.Coverage.Asked-1 > len(told) {
-		x.notLooked("changes of peers that reported nothing", "there is no trouble there to lay beside this one")
+		x.notLooked("changes of peers that reported nothing", "no event of theirs lies within the time, as far as they could tell")
 	}
 	return nil
 }
