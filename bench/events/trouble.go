@@ -68,9 +68,13 @@ func (l *lab) rates(ctx context.Context, table *rig.Table) error {
 			began := time.Now()
 			go func() { _, err := r.work(trouble); work <- err }()
 			e, listed, err := l.await(ctx, r.kind, func(e event) bool { return r.is(e) && !e.Last.Before(began) })
-			// first_seen is the end of the first window in which it held; the
-			// k-th may come later still, never sooner.
-			late[i] = listed.Sub(e.First.Add(time.Duration(r.k-1) * interval))
+			// first_seen is the end of the first window in which it held, last_seen
+			// that of the k-th, or of a later one if it was told so late.
+			kth := e.First.Add(time.Duration(r.k-1) * interval * 3 / 2)
+			if e.Last.Before(kth) {
+				kth = e.Last
+			}
+			late[i] = listed.Sub(kth)
 			return errors.Join(err, <-work)
 		})
 	}

@@ -17,7 +17,7 @@ import (
 
 const (
 	waitSeconds  = 8
-	ramp         = 2 * time.Second // over which the calls begin
+	ramp         = 4 * time.Second // over which the calls begin
 	rest         = 5 * time.Second // between connecting and measuring
 	maxPerCall   = 64 << 10
 	sampleMemory = 100 * time.Millisecond
