@@ -204,6 +204,10 @@ func killedRealAgent(t *testing.T, s *stack, acme tenant, host node, d *disk) {
 	of := func() []eventDoc { return events(t, acme, "io_error", "device", d.name) }
 	d.fail(t, 0)
 	poll(t, 10*time.Second, "the error of "+d.name, func() bool { return len(of()) > 0 })
+	poll(t, 10*time.Second, "the agent's note of it", func() bool {
+		b, _ := os.ReadFile(filepath.Join(s.dir, "agents", "local", "events.json"))
+		return strings.Contains(string(b), `"`+d.name+`"`)
+	})
 	_, doc := startTask(t, acme, "trace_network_drops", host.Node, map[string]any{"duration_s": 60})
 	if doc.Status != "ACCEPTED" {
 		t.Fatalf("%s", sprintJSON(doc))

@@ -70,7 +70,7 @@ func freeAddr(t *testing.T) string {
 var freePort = struct {
 	sync.Mutex
 	next int
-}{next: 23_000}
+}{next: 23_000 + os.Getpid()%900}
 
 func newServer(t *testing.T, dsn string) *server {
 	t.Helper()
