@@ -55,7 +55,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	ctx := r.Context()
 	// A refusal that HTTP itself has a word for stands, whatever became of the
 	// connection since: the server's own read deadline ends the context too.
-	if _, exact := reasonStatus[fault.Of(err).Reason]; !exact && ctx.Err() != nil {
+	if _, exact := reasonStatus[fault.Of(err).Reason]; !exact && ctx.Err() != nil && !fault.Is(err, fault.Unavailable) {
 		switch {
 		case errors.Is(context.Cause(ctx), fault.ErrStopping):
 			if fault.Of(err).Reason != fault.ErrStopping.Reason { // a service may know what to do

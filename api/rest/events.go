@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
@@ -60,6 +61,10 @@ func (s *Server) getEvent(c *call) (any, error) {
 	return s.cfg.Events.Get(c.r.Context(), c.scope, id)
 }
 
+// eventPace is the shortest time between two looks of one stream: a storm in a
+// large tenant must not become a storm of queries.
+const eventPace = 100 * time.Millisecond
+
 // eventStream sends every event that is new or moved on. It sends no history:
 // a reader lists the events first, or again after a gap.
 func (s *Server) eventStream(c *call, out *sse) error {
@@ -68,22 +73,45 @@ func (s *Server) eventStream(c *call, out *sse) error {
 	}
 	changes, stop := s.cfg.Events.Subscribe(c.scope.Tenant)
 	defer stop()
+	seen, err := s.newest(c.r.Context(), c.scope)
+	if err != nil {
+		return err
+	}
+	pace := time.NewTicker(eventPace)
+	defer pace.Stop()
 	return out.run(c.r.Context(), func(ctx context.Context) error {
+		var ch events.Change
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case ch, ok := <-changes:
-			if !ok {
-				return errStreamEnd
-			}
-			if ch.Event == (events.ID{}) { // hints were lost: the reader looks for itself
-				return out.send("reload", "", struct{}{})
-			}
-			detail, err := s.cfg.Events.Get(ctx, c.scope, ch.Event)
-			if err != nil {
-				return skipMissing(err) // of a node that this caller may not see
-			}
-			return out.send("event", detail.ID, detail.Event)
+		case ch = <-changes:
 		}
+		if ch.Event == (events.ID{}) { // hints were lost: the reader looks for itself, if it may see any of it
+			now, err := s.newest(ctx, c.scope)
+			if err != nil || now == seen && !c.scope.Nodes.All() {
+				return err
+			}
+			seen = now
+			return out.send("reload", "", struct{}{})
+		}
+		detail, err := s.cfg.Events.Get(ctx, c.scope, ch.Event)
+		if err == nil {
+			err = out.send("event", detail.ID, detail.Event)
+		}
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+		}
+		return skipMissing(err) // of a node that this caller may not see
 	})
+}
+
+// newest tells one state of a caller's events from another.
+func (s *Server) newest(ctx context.Context, scope tenants.Scope) (string, error) {
+	page, err := s.cfg.Events.List(ctx, scope, events.ListQuery{Limit: 1})
+	if err != nil || len(page.Events) == 0 {
+		return "", err
+	}
+	e := page.Events[0]
+	return e.ID + e.Last.String(), nil
 }

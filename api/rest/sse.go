@@ -17,6 +17,7 @@ import (
 // Bounds of server-sent streams.
 const (
 	maxStreams          = 512              // of this server
+	maxTenantStreams    = 64               // of one tenant
 	maxPrincipalStreams = 8                // of one principal
 	streamPulse         = 15 * time.Second // a comment keeps proxies from cutting a silent stream
 	streamRecheck       = 3 * time.Second  // how often the credential is looked at again
@@ -30,31 +31,36 @@ var errStreamEnd = errors.New("the stream is over")
 type streams struct {
 	mu    sync.Mutex
 	total int
-	by    map[string]int
+	by    map[string]int // by tenant, and by principal
 }
 
 func newStreams() *streams { return &streams{by: map[string]int{}} }
 
-func (s *streams) enter(who string) error {
+func (s *streams) enter(tenant, who string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.by[tenant] >= maxTenantStreams:
+		return fault.Newf(fault.Exhausted, "too_many_streams", "this tenant has %d streams open, which is the most", maxTenantStreams).Do("close one first, or poll the list instead")
 	case s.by[who] >= maxPrincipalStreams:
 		return fault.Newf(fault.Exhausted, "too_many_streams", "this principal has %d streams open, which is the most", maxPrincipalStreams).Do("close one first")
 	case s.total >= maxStreams:
 		return fault.New(fault.Exhausted, "too_many_streams", "this server has as many streams open as it takes").Do("poll the list instead, or try again later")
 	}
+	s.by[tenant]++
 	s.by[who]++
 	s.total++
 	return nil
 }
 
-func (s *streams) leave(who string) {
+func (s *streams) leave(tenant, who string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
-	if s.by[who]--; s.by[who] == 0 {
-		delete(s.by, who)
+	for _, k := range []string{tenant, who} {
+		if s.by[k]--; s.by[k] == 0 {
+			delete(s.by, k)
+		}
 	}
 }
 
@@ -71,12 +77,13 @@ type sse struct {
 func (s *Server) stream(h func(*call, *sse) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		scope, _ := auth.ScopeFrom(r.Context())
-		who := scope.Tenant.String() + "|" + string(scope.Principal.Kind) + "|" + scope.Principal.ID
-		if err := s.live.enter(who); err != nil {
+		tenant := scope.Tenant.String()
+		who := tenant + "|" + string(scope.Principal.Kind) + "|" + scope.Principal.ID
+		if err := s.live.enter(tenant, who); err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		defer s.live.leave(who)
+		defer s.live.leave(tenant, who)
 		ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.StreamLife, errStreamEnd)
 		defer cancel()
 		out := &sse{w: w, allowed: func(ctx context.Context) bool { return s.stillAllowed(r.WithContext(ctx)) }}

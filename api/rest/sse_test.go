@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -125,16 +126,22 @@ func TestRevocationEndsStreams(t *testing.T) {
 
 func TestTooManyStreams(t *testing.T) {
 	s := newStreams()
-	for range maxPrincipalStreams {
-		if err := s.enter("a"); err != nil {
-			t.Fatal(err)
+	for i := range maxTenantStreams {
+		if err := s.enter("t", fmt.Sprint("p", i/maxPrincipalStreams)); err != nil {
+			t.Fatal(i, err)
+		}
+		if i == maxPrincipalStreams-1 && s.enter("t", "p0") == nil {
+			t.Error("one principal opens streams without end")
 		}
 	}
-	if s.enter("a") == nil {
-		t.Error("one principal opens streams without end")
+	if s.enter("t", "another") == nil {
+		t.Error("one tenant opens streams without end")
 	}
-	s.leave("a")
-	if err := s.enter("a"); err != nil {
+	if err := s.enter("u", "q"); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	s.leave("t", "p0")
+	if err := s.enter("t", "p0"); err != nil {
 		t.Errorf("after one was closed: %v", err)
 	}
 }
