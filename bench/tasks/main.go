@@ -69,12 +69,17 @@ func run(ctx context.Context, bin string, calls, tenants, nodes int, table *rig.
 // is the one that holds the node.
 type way struct {
 	name  string
-	ask   func(ctx context.Context, t rig.Tenant, client *http.Client, node string) (time.Duration, error)
+	ask   func(ctx context.Context, t rig.Tenant, client *http.Client, node string) (task, error)
 	at    int // server asked; the nodes are at the first
 	limit time.Duration
 	took  []time.Duration // beyond the duration that the node reported
 	whole []time.Duration // beyond the second that was asked for
+	parts [4][]time.Duration
 }
+
+// partNames are the parts of what a task takes beyond its duration, told by
+// the clocks of caller, server and node, which are one.
+var partNames = [4]string{"until the server makes it", "until the node begins", "from its end until that arrives", "until that is stored and answered"}
 
 // overhead asks in all ways in turn. Each way keeps to its own part of the
 // period, so that no call begins or ends while another one does.
@@ -113,6 +118,10 @@ func overhead(ctx context.Context, c *rig.Cluster, calls int, table *rig.Table) 
 		p50, p95 := rig.Quantile(w.took, 0.5), rig.Quantile(w.took, 0.95)
 		fmt.Printf("  %-34s n=%-3d beyond the node's own time p50 %9s  p95 %9s  max %9s; beyond the second asked for p50 %9s\n", w.name, len(w.took),
 			rig.Millis(p50), rig.Millis(p95), rig.Millis(rig.Quantile(w.took, 1)), rig.Millis(rig.Quantile(w.whole, 0.5)))
+		for i, part := range w.parts {
+			fmt.Printf("    %s %s,", partNames[i], rig.Millis(rig.Quantile(part, 0.5)))
+		}
+		fmt.Println(" medians")
 		if err := errors.Join(
 			table.Add("task overhead, "+w.name+", p50", rig.Millis(p50), fmt.Sprintf("≤ %d ms", w.limit.Milliseconds()), p50 <= w.limit),
 			table.Add("  its p95", rig.Millis(p95), "", true),
@@ -146,13 +155,16 @@ func (w *way) repeat(ctx context.Context, t rig.Tenant, node string, begin time.
 			return ctx.Err()
 		}
 		start := time.Now()
-		own, err := w.ask(ctx, t, client, node)
-		took := time.Since(start)
+		did, err := w.ask(ctx, t, client, node)
+		end := time.Now()
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		if i >= warmUp {
-			w.took, w.whole = append(w.took, took-own), append(w.whole, took-time.Second)
+			w.took, w.whole = append(w.took, end.Sub(start)-did.own()), append(w.whole, end.Sub(start)-time.Second)
+			for i, span := range []span{{start, did.Created}, {did.Created, did.Window.From}, {did.Window.To, did.Ended}, {did.Ended, end}} {
+				w.parts[i] = append(w.parts[i], span.To.Sub(span.From))
+			}
 		}
 	}
 	return nil
@@ -167,50 +179,53 @@ type span struct {
 // task is what an answer says of one task on one node: REST has the times in
 // the result of the run, MCP in the window of the answer.
 type task struct {
-	Status string `json:"status"`
-	Window span   `json:"window"`
-	Runs   []struct {
+	Status  string    `json:"status"`
+	Created time.Time `json:"created_at"`
+	Ended   time.Time `json:"ended_at"`
+	Window  span      `json:"window"`
+	Runs    []struct {
 		Result span `json:"result"`
 	} `json:"runs"`
 }
 
 // own is how long the task ran by the word of its node.
-func own(doc []byte) (time.Duration, error) {
-	var t task
+func (t task) own() time.Duration { return t.Window.To.Sub(t.Window.From) }
+
+func read(doc []byte) (t task, err error) {
 	if err := json.Unmarshal(doc, &t); err != nil {
-		return 0, fmt.Errorf("%w in %.300s", err, doc)
+		return t, fmt.Errorf("%w in %.300s", err, doc)
 	}
 	if len(t.Runs) == 1 {
 		t.Window = t.Runs[0].Result
 	}
-	if t.Status != "COMPLETED" || t.Window.From.IsZero() || !t.Window.To.After(t.Window.From) {
-		return 0, fmt.Errorf("the task did not complete: %.600s", doc)
+	if t.Status != "COMPLETED" || t.Window.From.IsZero() || t.own() <= 0 {
+		return t, fmt.Errorf("the task did not complete: %.600s", doc)
 	}
-	return t.Window.To.Sub(t.Window.From), nil
+	return t, nil
 }
 
 type object = map[string]any
 
-func overREST(ctx context.Context, t rig.Tenant, client *http.Client, node string) (time.Duration, error) {
+func overREST(ctx context.Context, t rig.Tenant, client *http.Client, node string) (task, error) {
 	return overRESTFor(ctx, t, client, node, 1)
 }
 
-func overRESTFor(ctx context.Context, t rig.Tenant, client *http.Client, node string, seconds int) (time.Duration, error) {
+func overRESTFor(ctx context.Context, t rig.Tenant, client *http.Client, node string, seconds int) (task, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	doc, err := t.REST(ctx, client, http.MethodPost, "/tasks", t.Tokens["diagnose"], object{"kind": kind, "node": node, "arguments": object{"duration_s": seconds}})
 	if err != nil {
-		return 0, err
+		return task{}, err
 	}
-	return own(doc)
+	return read(doc)
 }
 
-func overMCP(ctx context.Context, t rig.Tenant, client *http.Client, node string) (time.Duration, error) {
+func overMCP(ctx context.Context, t rig.Tenant, client *http.Client, node string) (task, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	doc, _, err := t.Tool(ctx, client, t.Tokens["diagnose"], kind, object{"node": node, "duration_s": 1})
 	if err != nil {
-		return 0, err
+		return task{}, err
 	}
-	return own(doc)
+	return read(doc)
 }

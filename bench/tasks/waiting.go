@@ -162,7 +162,7 @@ func (m *waitingCalls) run(ctx context.Context, pid int) (memory, error) {
 			g := m.groups[i%len(m.groups)]
 			m.inFlight.Add(1)
 			start := time.Now()
-			own, err := overRESTFor(ctx, g.tenant, m.client, fmt.Sprintf("many-%04d", i/len(m.groups)), waitSeconds)
+			did, err := overRESTFor(ctx, g.tenant, m.client, fmt.Sprintf("many-%04d", i/len(m.groups)), waitSeconds)
 			took := time.Since(start)
 			m.inFlight.Add(-1)
 			if errs[i] = err; err != nil {
@@ -170,7 +170,7 @@ func (m *waitingCalls) run(ctx context.Context, pid int) (memory, error) {
 			}
 			m.answered.Add(1)
 			m.mu.Lock()
-			m.took = append(m.took, took-own)
+			m.took = append(m.took, took-did.own())
 			m.mu.Unlock()
 		})
 	}
