@@ -210,6 +210,18 @@ func TestProgressAndAbandoned(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 
+	// A server that stops leaves its caller, and not the other way round.
+	stopping, stop := context.WithCancelCause(t.Context())
+	got = w.do(stopping, w.s, w.me(), drops("n1", 5), DoOptions{CancelWhenAbandoned: true})
+	id = w.n1.order().ID
+	w.must(ch.Accepted(t.Context(), id))
+	stop(fault.ErrStopping)
+	if a = w.wait(got); ofError(a.err) != "UNAVAILABLE server_stopping " || !strings.Contains(fault.Of(a.err).Next, id.String()) {
+		t.Error(a.err, fault.Of(a.err).Next)
+	}
+	w.must(ch.Finished(t.Context(), id, done(7)))
+	w.check("goes on", w.get(w.s, id), Completed, "")
+
 	// Without it the task goes on.
 	ctx, leave = context.WithCancel(t.Context())
 	got = w.do(ctx, w.s, w.me(), drops("n1", 5), DoOptions{})
