@@ -158,24 +158,23 @@ func (e explainNodes) Node(ctx context.Context, scope tenants.Scope, ref string)
 	return n, nil
 }
 
-func (e explainNodes) Changes(ctx context.Context, scope tenants.Scope, nodes []string, from, to time.Time) ([]causes.Change, error) {
+func (e explainNodes) Changes(ctx context.Context, scope tenants.Scope, nodes []string, from, to time.Time) (out []causes.Change, more bool, err error) {
 	var ids []tenants.NodeID
 	for _, n := range nodes {
 		id, err := tenants.ParseNodeID(n)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		ids = append(ids, id)
 	}
-	list, err := e.s.Changes(ctx, scope, ids, from, to)
+	list, more, err := e.s.Changes(ctx, scope, ids, from, to)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var out []causes.Change
 	for _, c := range list {
 		out = append(out, causes.Change{Node: c.Node, Name: c.Name, At: c.At, Kind: string(c.Kind), Subject: c.Subject, Before: c.Before, After: c.After})
 	}
-	return out, nil
+	return out, more, nil
 }
 
 type explainTasks struct{ s *tasks.Service }

@@ -46,7 +46,7 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 	}
 	s.detail(ctx, scope, e, near, &x)
 	s.chain(e, near, &x)
-	changes, err := s.nodes.Changes(ctx, scope, []string{e.Node}, x.Window.From, x.Window.To)
+	changes, err := s.changes(ctx, scope, []string{e.Node}, e.Name, &x)
 	if err != nil {
 		return Explanation{}, err
 	}
@@ -198,7 +198,7 @@ func (s *Service) peers(ctx context.Context, scope tenants.Scope, e Event, n Nod
 		}
 	}
 	if len(told) > 0 {
-		changes, err := s.nodes.Changes(ctx, scope, told, x.Window.From, x.Window.To)
+		changes, err := s.changes(ctx, scope, told, "peers", x)
 		if err != nil {
 			return err
 		}

@@ -135,3 +135,13 @@ func (e *Explanation) looked(what string) { e.Looked = append(e.Looked, what) }
 func (e *Explanation) notLooked(what, why string) {
 	e.NotLooked = append(e.NotLooked, Omission{what, why})
 }
+
+// changes reads what changed on nodes within the window, and says when that is
+// not all.
+func (s *Service) changes(ctx context.Context, scope tenants.Scope, nodes []string, whose string, x *Explanation) ([]Change, error) {
+	list, more, err := s.nodes.Changes(ctx, scope, nodes, x.Window.From, x.Window.To)
+	if more {
+		x.notLooked("further changes of "+whose, "there were more within the time than are kept or read at once")
+	}
+	return list, err
+}

@@ -27,13 +27,14 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // world stands for the slices: nodes of two tenants with labels, and what is
 // recorded of them, all of it seen through a scope.
 type world struct {
-	nodes   map[string]Node
-	owner   map[string]tenants.TenantID
-	events  []Event
-	changes []Change
-	tasks   map[string]Task
-	a, b    tenants.TenantID
-	s       *Service
+	nodes       map[string]Node
+	owner       map[string]tenants.TenantID
+	events      []Event
+	changes     []Change
+	moreChanges bool // there are further ones
+	tasks       map[string]Task
+	a, b        tenants.TenantID
+	s           *Service
 }
 
 func newWorld() *world {
@@ -121,7 +122,7 @@ func (w *world) Node(_ context.Context, scope tenants.Scope, ref string) (Node, 
 	return w.nodes[ref], nil
 }
 
-func (w *world) Changes(_ context.Context, scope tenants.Scope, nodes []string, from, to time.Time) (out []Change, err error) {
+func (w *world) Changes(_ context.Context, scope tenants.Scope, nodes []string, from, to time.Time) (out []Change, more bool, err error) {
 	for _, c := range w.changes {
 		for _, n := range nodes {
 			if c.Node == n && w.sees(scope, n) && !c.At.Before(from) && !c.At.After(to) {
@@ -129,7 +130,7 @@ func (w *world) Changes(_ context.Context, scope tenants.Scope, nodes []string, 
 			}
 		}
 	}
-	return out, nil
+	return out, w.moreChanges, nil
 }
 
 func (w *world) Task(_ context.Context, scope tenants.Scope, ticket string) (Task, error) {
@@ -337,6 +338,21 @@ func TestNode(t *testing.T) {
 	x := w.explain(t, reader(w.a), Query{Node: "db1"})
 	if len(x.Chain) != 5 || !strings.Contains(x.Verdict, "1 events are open") || !around(t, x, "module network was switched off by token ci").Related || around(t, x, "the agent was started").Related {
 		t.Errorf("%s\n%+v\n%+v", x.Verdict, x.Chain, x.Changes)
+	}
+}
+
+// What could not be listed of the changes is told, whatever is explained.
+func TestMoreChangesAreTold(t *testing.T) {
+	w := newWorld()
+	w.moreChanges = true
+	event := w.plant("db1", "slow_io", 0, "device", "sda")
+	w.plant("db2", "slow_io", 0, "device", "sda")
+	w.tasks["t1"] = Task{Ticket: "t1", CreatedAt: noon, Runs: []Run{{Node: "db1", Name: "db1", Status: "RUNNING"}}}
+	for whose, q := range map[string]Query{"the node": {Node: "db1"}, "db1": {Event: event}, "peers": {Event: event}, "those nodes": {Task: "t1"}} {
+		x := w.explain(t, reader(w.a), q)
+		if !slices.ContainsFunc(x.NotLooked, func(o Omission) bool { return o.What == "further changes of "+whose && o.Why != "" }) {
+			t.Errorf("%s: %+v", whose, x.NotLooked)
+		}
 	}
 }
 

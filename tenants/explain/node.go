@@ -30,7 +30,7 @@ func (s *Service) node(ctx context.Context, scope tenants.Scope, ref string) (Ex
 	if err != nil {
 		return Explanation{}, err
 	}
-	changes, err := s.nodes.Changes(ctx, scope, []string{n.ID}, x.Window.From, x.Window.To)
+	changes, err := s.changes(ctx, scope, []string{n.ID}, "the node", &x)
 	if err != nil {
 		return Explanation{}, err
 	}

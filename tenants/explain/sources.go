@@ -19,7 +19,9 @@ type Events interface {
 // Nodes answers about nodes, within the scope.
 type Nodes interface {
 	Node(ctx context.Context, scope tenants.Scope, ref string) (Node, error)
-	Changes(ctx context.Context, scope tenants.Scope, nodes []string, from, to time.Time) ([]Change, error)
+	// Changes lists what changed on nodes, the latest first. more: there may
+	// have been further ones within the time.
+	Changes(ctx context.Context, scope tenants.Scope, nodes []string, from, to time.Time) (list []Change, more bool, err error)
 }
 
 // Tasks answers about tasks, within the scope.

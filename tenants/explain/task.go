@@ -53,7 +53,7 @@ func (s *Service) task(ctx context.Context, scope tenants.Scope, ticket string) 
 		nodes = append(nodes, r.Node)
 	}
 	if len(nodes) > 0 {
-		changes, err := s.nodes.Changes(ctx, scope, nodes, x.Window.From, x.Window.To)
+		changes, err := s.changes(ctx, scope, nodes, "those nodes", &x)
 		if err != nil {
 			return Explanation{}, err
 		}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,32 +40,58 @@ type Change struct {
 
 // Bounds of changes.
 const (
-	maxChanges     = 500                 // newest ones kept of a node
+	keepOfKind     = 50                  // newest ones of each kind kept of a node, so that none pushes another out
+	keepLevels     = 150                 // as many of a node's signals, which are many
 	keepChanges    = 30 * 24 * time.Hour // age at which they go
 	maxChangeNodes = 200                 // nodes of one question
+	maxChangeRows  = 200                 // rows of one answer that are none of signals
+	maxLevelRows   = 100                 // and those of signals beside them
 )
 
 // Changes answers what changed on the nodes in from <= at <= to, the latest
-// first, at most 200 rows of at most 200 nodes; those outside the scope have
-// none. It needs telltale:read.
-func (s *Service) Changes(ctx context.Context, scope tenants.Scope, nodes []tenants.NodeID, from, to time.Time) ([]Change, error) {
+// first, at most 300 rows of at most 200 nodes; those outside the scope have
+// none. more: there are, or may have been, further ones within the time, for
+// this answer or what is kept of a node is full. It needs telltale:read.
+func (s *Service) Changes(ctx context.Context, scope tenants.Scope, nodes []tenants.NodeID, from, to time.Time) (list []Change, more bool, err error) {
 	if err := scope.Require(tenants.Read); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if len(nodes) > maxChangeNodes {
-		return nil, fault.Bad("nodes", "at most %d nodes", maxChangeNodes)
+		return nil, false, fault.Bad("nodes", "at most %d nodes", maxChangeNodes)
 	}
 	ids := make([][16]byte, len(nodes))
 	for i, id := range nodes {
 		ids[i] = id
 	}
-	q := newQuery(sqlChanges, [16]byte(scope.Tenant), ids, from, to).in(scope.Nodes).add(sqlChangesTail)
-	return tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, func(r pgx.CollectableRow) (c Change, err error) {
+	q := newQuery(sqlChanges, [16]byte(scope.Tenant), ids, from, to, maxLevelRows, maxChangeRows).in(scope.Nodes).add(sqlChangesTail)
+	list, err = tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, func(r pgx.CollectableRow) (c Change, err error) {
 		var id tenants.NodeID
-		err = r.Scan((*[16]byte)(&id), &c.Name, &c.At, &c.Kind, &c.Subject, &c.Before, &c.After)
+		var ofKind, of int
+		err = r.Scan((*[16]byte)(&id), &c.Name, &c.At, &c.Kind, &c.Subject, &c.Before, &c.After, &ofKind, &of)
 		c.Node, c.Name, c.At = id.String(), inspector.CleanText(c.Name), c.At.UTC()
+		more = more || ofKind >= c.Kind.kept() || of > c.Kind.rows()
+		if of > c.Kind.rows() {
+			c.Kind = "" // it only tells that there are more
+		}
 		return c, err
 	})
+	return slices.DeleteFunc(list, func(c Change) bool { return c.Kind == "" }), more, err
+}
+
+// kept is how many changes of a kind are kept of a node.
+func (k ChangeKind) kept() int {
+	if k == LevelChanged {
+		return keepLevels
+	}
+	return keepOfKind
+}
+
+// rows is how many changes one answer holds of a kind and its like.
+func (k ChangeKind) rows() int {
+	if k == LevelChanged {
+		return maxLevelRows
+	}
+	return maxChangeRows
 }
 
 // former is what the stream before this one said of the node.
@@ -115,7 +142,7 @@ func queueChanges(b *pgx.Batch, tenant, node [16]byte, at time.Time, list []Chan
 }
 
 func queueTrim(b *pgx.Batch, tenant, node [16]byte, at time.Time) {
-	b.Queue(sqlTrimChanges, tenant, node, at.Add(-keepChanges), maxChanges)
+	b.Queue(sqlTrimChanges, tenant, node, at.Add(-keepChanges), keepLevels, keepOfKind)
 }
 
 const (
@@ -133,11 +160,20 @@ select $1, $2, $3, gen_random_uuid(), 'capability', c.component || '.' || c.sign
 
 	sqlTrimChanges = `
 delete from node_change c where c.tenant_id = $1 and c.node_id = $2
-   and (c.at < $3 or (c.at, c.change_id) <= (select at, change_id from node_change where tenant_id = $1 and node_id = $2 order by at desc, change_id desc offset $4 limit 1))`
+   and (c.at < $3 or (c.at, c.change_id) in (
+     select x.at, x.change_id from (
+       select at, change_id, kind, row_number() over (partition by kind order by at desc, change_id desc) as i
+         from node_change where tenant_id = $1 and node_id = $2) x
+      where x.i > case when x.kind = 'capability' then $4::int else $5::int end))`
 
+	// i counts what one node has of one kind, j all of the signals and all of
+	// the others; the row beyond the bound of either tells that there are more.
 	sqlChanges = `
-select c.node_id, n.name, c.at, c.kind, c.subject, c.before, c.after
+select node_id, name, at, kind, subject, before, after, i, j from (
+select c.node_id, n.name, c.at, c.kind, c.subject, c.before, c.after, c.change_id,
+  row_number() over (partition by c.node_id, c.kind order by c.at desc, c.change_id desc) as i,
+  row_number() over (partition by c.kind = 'capability' order by c.at desc, c.change_id desc) as j
   from node_change c join node n on n.tenant_id = $1 and n.node_id = c.node_id
  where c.tenant_id = $1 and c.node_id = any($2::uuid[]) and c.at >= $3 and c.at <= $4`
-	sqlChangesTail = ` order by c.at desc, c.change_id desc limit 200`
+	sqlChangesTail = `) x where j <= 1 + case when kind = 'capability' then $5::int else $6::int end order by at desc, change_id desc`
 )

@@ -23,7 +23,7 @@ func (w *world) changes(scope tenants.Scope, nodes ...tenants.Scope) (out []stri
 		}
 		ids = append(ids, id)
 	}
-	list, err := w.s.Changes(context.Background(), scope, ids, start, w.now())
+	list, _, err := w.s.Changes(context.Background(), scope, ids, start, w.now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -68,15 +68,15 @@ func TestChangesOfStreams(t *testing.T) {
 	if got := w.changes(reader(w.a, tenants.Selector{Labels: map[string]string{"env": "test"}}), n); len(got) != 0 {
 		t.Errorf("outside the selector: %v", got)
 	}
-	if _, err := w.s.Changes(context.Background(), n, nil, start, w.now()); !fault.Is(err, fault.Denied) {
+	if _, _, err := w.s.Changes(context.Background(), n, nil, start, w.now()); !fault.Is(err, fault.Denied) {
 		t.Errorf("without telltale:read: %v", err)
 	}
-	for i := range maxChanges + 5 {
+	for i := range keepOfKind + 5 {
 		f.StartedNS = int64(i + 1)
 		w.open(n, f)
 	}
 	var kept int
-	if err := w.conn.QueryRow(context.Background(), `select count(*) from node_change`).Scan(&kept); err != nil || kept > maxChanges {
+	if err := w.conn.QueryRow(context.Background(), `select count(*) from node_change`).Scan(&kept); err != nil || kept != keepOfKind+4 { // and two versions or configurations, a boot, a kernel
 		t.Errorf("%d kept, %v", kept, err)
 	}
 	w.advance(31 * 24 * time.Hour)
@@ -117,5 +117,68 @@ func TestChangesOfModulesAndSignals(t *testing.T) {
 	want := []string{"n module_off network  > token ci", "n module_on network  > token ci", "n capability network.tcp full > degraded: no BTF", "n capability network.tcp degraded > full"}
 	if diff := cmp.Diff(want, w.changes(reader(w.a, tenants.Selector{}), n)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A signal that flaps pushes no start out, neither of what is kept nor of an
+// answer, and what does not fit is told.
+func TestFlappingHidesNoChange(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	n, m, other := w.node(w.a, "n", "env", "prod"), w.node(w.a, "m", "env", "prod"), w.node(w.b, "n")
+	ids := func(list ...tenants.Scope) (out []tenants.NodeID) {
+		for _, x := range list {
+			id, err := tenants.ParseNodeID(x.Principal.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, id)
+		}
+		return out
+	}
+	kinds := func(scope tenants.Scope, list ...tenants.Scope) (out map[ChangeKind]int, more bool) {
+		got, more, err := w.s.Changes(ctx, scope, ids(list...), start, w.now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = map[ChangeKind]int{}
+		for _, c := range got {
+			out[c.Kind]++
+		}
+		return out, more
+	}
+	f := facts("m", "b1")
+	for i := range 2 {
+		f.StartedNS = int64(i + 1)
+		w.close(n, w.open(n, f).ID)
+	}
+	all := reader(w.a, tenants.Selector{})
+	if got, more := kinds(all, n); more || got[AgentStarted] != 1 {
+		t.Errorf("one start: %v, more %v", got, more)
+	}
+	flap := func(node tenants.Scope, times int) {
+		for i := range times {
+			w.advance(time.Second)
+			if err := w.s.RecordCapabilities(ctx, node, []inspector.Capability{{Component: "network", Signal: "tcp", Level: []inspector.Level{inspector.Full, inspector.Off}[i%2]}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flap(n, 60)
+	flap(m, 60)
+	flap(other, 3)
+	if got, more := kinds(reader(w.a, tenants.Selector{Labels: map[string]string{"env": "prod"}}), n, m, other); !more || got[AgentStarted] != 1 || got[LevelChanged] != maxLevelRows {
+		t.Errorf("an answer: %v, more %v", got, more)
+	}
+	if got, more := kinds(all, m); more || got[LevelChanged] != 59 {
+		t.Errorf("an answer that holds all: %v, more %v", got, more)
+	}
+	flap(n, 200)
+	if got, more := kinds(all, n); !more || got[AgentStarted] != 1 {
+		t.Errorf("after a storm: %v, more %v", got, more)
+	}
+	var kept int
+	if err := w.conn.QueryRow(ctx, `select count(*) from node_change where node_id = $1`, [16]byte(ids(n)[0])).Scan(&kept); err != nil || kept > keepLevels+1 {
+		t.Errorf("%d kept, %v", kept, err)
 	}
 }
