@@ -177,6 +177,167 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/api/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /** One page of events, the youngest first. */
+        get: operations["listEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/events/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Events as they appear and move on, as server-sent events.
+         * @description Messages: event (an Event), reload (something was missed: list anew),
+         *     end (the stream's ten minutes are over, or its credential; connect
+         *     again). A comment is sent on a silent stream. No history is sent.
+         */
+        get: operations["streamEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/events/{event}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The event's id. */
+                event: string;
+            };
+            cookie?: never;
+        };
+        /** One event with its samples, the metrics around it, and what else happened on its node. */
+        get: operations["getEvent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/tasks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /** One page of tasks, the youngest first. */
+        get: operations["listTasks"];
+        put?: never;
+        /**
+         * Ask one node, or those that carry some labels, for bounded evidence.
+         * @description A duration of up to 8 seconds is answered in the call; a longer one is
+         *     answered with its ticket once the nodes have accepted. A caller that
+         *     leaves cancels a task that is answered in the call. Needs
+         *     telltale:diagnose. With a session cookie the header Telltale-CSRF is
+         *     required.
+         */
+        post: operations["startTask"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/tasks/{ticket}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The task's ticket_id. */
+                ticket: components["parameters"]["Ticket"];
+            };
+            cookie?: never;
+        };
+        /** A task by its ticket, with partial results while it runs. */
+        get: operations["getTask"];
+        put?: never;
+        post?: never;
+        /** Cancel a task. A second time, or of a task that is over, changes nothing. */
+        delete: operations["cancelTask"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/tasks/{ticket}/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The task's ticket_id. */
+                ticket: components["parameters"]["Ticket"];
+            };
+            cookie?: never;
+        };
+        /**
+         * A task whenever it moves, as server-sent events, until it is over.
+         * @description Messages: task (a Task), end.
+         */
+        get: operations["streamTask"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/api/v1/session": {
         parameters: {
             query?: never;
@@ -666,6 +827,262 @@ export interface components {
             value: string;
             nodes: number;
         };
+        /** @enum {string} */
+        Severity: "info" | "warning" | "critical";
+        Event: {
+            event_id: string;
+            node: string;
+            /** @description Of the node. */
+            name: string;
+            /** @description slow_io, oom_kill, retransmit_burst, … */
+            kind: string;
+            title: string;
+            severity: components["schemas"]["Severity"];
+            /** @enum {string} */
+            state: "open" | "flapping" | "ended";
+            /** @enum {string} */
+            origin: "probe" | "task";
+            /** @description Of the task that a promoted finding comes from. */
+            ticket_id?: string;
+            scope: components["schemas"]["Labels"];
+            /** Format: date-time */
+            first_seen: string;
+            /** Format: date-time */
+            last_seen: string;
+            /** @description Sightings looked at one by one. */
+            sample_count: number;
+            /** @description Further ones, counted only. */
+            truncated_count: number;
+            /** @description Both together. */
+            cumulative_count: number;
+            /** @description Sightings known to be lost; above 0 the counts are "at least". */
+            lost: number;
+            /** @description Earlier spells of the same trouble in 24 hours. */
+            recurrence: number;
+            /** @description The times were moved to the server's clock. */
+            skew_corrected: boolean;
+            fingerprint: string;
+            /**
+             * @description State of the latest context snapshot.
+             * @enum {string}
+             */
+            context: "pending" | "partial" | "complete" | "unavailable";
+            /** @description The tool or kind of task that goes deeper. */
+            next_tool?: string;
+        };
+        EventPage: {
+            window: components["schemas"]["Window"];
+            events: components["schemas"]["Event"][];
+            coverage: components["schemas"]["Coverage"];
+            truncated?: components["schemas"]["Truncated"];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        EventDetail: components["schemas"]["Event"] & {
+            /** @description What the kind means and what to look at first. */
+            meaning: string;
+            samples: components["schemas"]["EventSample"][];
+            context_snapshots: components["schemas"]["EventContext"][];
+            /** @description Others of the node within five minutes. */
+            nearby_events: components["schemas"]["Event"][];
+        };
+        EventSample: {
+            /** Format: date-time */
+            at: string;
+            labels: components["schemas"]["Labels"];
+            values?: components["schemas"]["Numbers"];
+        };
+        /** @description Named numbers, units in the names. */
+        Numbers: {
+            [key: string]: number;
+        };
+        /** @description The related metrics around the event. */
+        EventContext: {
+            /** @enum {string} */
+            why: "first" | "severity" | "recurrence";
+            /** Format: date-time */
+            at: string;
+            /** @enum {string} */
+            status: "pending" | "partial" | "complete" | "unavailable";
+            reason?: string;
+            /** @description Five minutes before. */
+            before: components["schemas"]["ContextValue"][];
+            during: components["schemas"]["ContextValue"][];
+            /** @description Empty while pending. */
+            after: components["schemas"]["ContextValue"][];
+        };
+        /** @description One metric; what is absent is not known. */
+        ContextValue: {
+            metric: string;
+            unit: string;
+            avg?: number;
+            max?: number;
+            rate_s?: number;
+            p99?: number;
+        };
+        TaskRequest: {
+            /** @description trace_network_drops, trace_tcp_retransmits, monitor_tcp_connections, monitor_interface_traffic, trace_slow_io, monitor_process_io, monitor_device_io, profile_on_cpu. */
+            kind: string;
+            /** @description Id or unique name. Give it or labels. */
+            node?: string;
+            labels?: components["schemas"]["Labels"];
+            /** @description The kind's own arguments; a value outside its bounds is refused with them. */
+            arguments?: Record<string, never>;
+        };
+        /**
+         * @description ACCEPTED is only the first answer of a ticket. EXPIRED was never begun in time, or its ticket is older than 24 hours.
+         * @enum {string}
+         */
+        TaskStatus: "ACCEPTED" | "CREATED" | "DISPATCHED" | "RUNNING" | "COMPLETED" | "FAILED" | "CANCELLED" | "TIMED_OUT" | "NODE_DISCONNECTED" | "EXPIRED";
+        Task: {
+            ticket_id: string;
+            kind: string;
+            status: components["schemas"]["TaskStatus"];
+            arguments: Record<string, never>;
+            started_by: string;
+            /** Format: date-time */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Terminal by then at the latest, by the server's clock.
+             */
+            deadline: string;
+            /** Format: date-time */
+            ended_at?: string;
+            /**
+             * Format: date-time
+             * @description End of the ticket's life.
+             */
+            expires_at: string;
+            fan_out: boolean;
+            runs: components["schemas"]["TaskRun"][];
+            coverage: components["schemas"]["Coverage"];
+        };
+        /** @description The task on one node. */
+        TaskRun: {
+            node: string;
+            name: string;
+            status: components["schemas"]["TaskStatus"];
+            /** @description Why, unless COMPLETED. */
+            reason?: string;
+            message?: string;
+            next_step?: string;
+            /** @description The kind of the failure. */
+            error?: string;
+            argument?: string;
+            /** Format: date-time */
+            started_at?: string;
+            /** Format: date-time */
+            ended_at?: string;
+            progress: number;
+            /** @description The result is not whole yet. */
+            partial?: boolean;
+            result?: components["schemas"]["TaskResult"];
+            /**
+             * Format: date-time
+             * @description A node that lost its connection has until then to come back.
+             */
+            lease_until?: string;
+        };
+        /** @description What one node found. Text is data of untrusted origin. */
+        TaskResult: {
+            /**
+             * Format: date-time
+             * @description By the node's clock.
+             */
+            from: string;
+            /** Format: date-time */
+            to: string;
+            /** @description Complete counts, whatever was sampled. */
+            totals: {
+                [key: string]: number;
+            };
+            /** @description Groups, the greatest first. */
+            rows: components["schemas"]["ResultRow"][];
+            samples?: components["schemas"]["ResultSample"][];
+            profile?: components["schemas"]["Profile"];
+            /** @description Events known to be lost; above 0 the counts are "at least". */
+            lost: number;
+            /** @description Groups beyond rows. */
+            other_rows?: number;
+            other_count?: number;
+            /** @description Events not looked at one by one. */
+            truncated?: number;
+            /** @description 1 in n was looked at one by one. */
+            sample_rate?: number;
+            /** @description Events that could not be attributed. */
+            unknown?: number;
+            /** @description The budget that ended the task early. */
+            stopped_for?: string;
+            notes?: components["schemas"]["Notes"];
+            next?: components["schemas"]["NextStep"][];
+        };
+        NextStep: {
+            tool: string;
+            arguments: Record<string, never> | null;
+            why: string;
+        };
+        ResultRow: {
+            labels: components["schemas"]["Labels"];
+            count: number;
+            values?: components["schemas"]["Numbers"];
+            /** @description Innermost first. */
+            stack?: string[];
+            /** @description Daily life, not a fault. */
+            benign?: boolean;
+        };
+        ResultSample: {
+            /** Format: date-time */
+            at: string;
+            labels: components["schemas"]["Labels"];
+            values?: components["schemas"]["Numbers"];
+            stack?: string[];
+        };
+        /** @description Of hz × cpus × seconds possible samples, samples hit the target. */
+        Profile: {
+            hz: number;
+            cpus: number;
+            seconds: number;
+            samples: number;
+            kernel: number;
+            /** @description Their innermost frame has no name. */
+            unnamed: number;
+            top: components["schemas"]["ProfileFrame"][];
+            folded: components["schemas"]["FoldedStack"][];
+            /** @description Samples in stacks beyond folded. */
+            left_out: number;
+        };
+        ProfileFrame: {
+            function: string;
+            module?: string;
+            self: number;
+            total: number;
+            share: number;
+        };
+        FoldedStack: {
+            /** @description Outermost frame first, joined by ; */
+            stack: string;
+            count: number;
+        };
+        TaskSummary: {
+            ticket_id: string;
+            kind: string;
+            status: components["schemas"]["TaskStatus"];
+            started_by: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            ended_at?: string;
+            nodes: number;
+        };
+        TaskPage: {
+            tasks: components["schemas"]["TaskSummary"][];
+            truncated?: components["schemas"]["Truncated"];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
         SessionRequest: {
             /** @description An operator token of this tenant. */
             token: string;
@@ -850,6 +1267,8 @@ export interface components {
         Tenant: string;
         /** @description The node's id or its unique name. A name held by several nodes is refused with the candidates. */
         Node: string;
+        /** @description The task's ticket_id. */
+        Ticket: string;
         /** @description One node, by id or unique name. Absent means every node that the caller may see. */
         NodeQuery: string;
         /**
@@ -1195,6 +1614,335 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MetricsQuery"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listEvents: {
+        parameters: {
+            query?: {
+                /** @description One node, by id or unique name. Absent means every node that the caller may see. */
+                node?: components["parameters"]["NodeQuery"];
+                /**
+                 * @description Only nodes that carry all of these labels, as key=value pairs separated by commas.
+                 * @example role=web,zone=a
+                 */
+                labels?: components["parameters"]["Labels"];
+                /**
+                 * @description Only these kinds, separated by commas.
+                 * @example slow_io,io_error
+                 */
+                kinds?: string;
+                /** @description Only this severity and graver ones. */
+                min_severity?: "info" | "warning" | "critical";
+                state?: "open" | "flapping" | "ended";
+                /** @description probe: found on the node; task: promoted from a task's result. */
+                origin?: "probe" | "task";
+                /** @description Start of the window, an RFC 3339 time or a duration before now such as -15m. */
+                from?: components["parameters"]["From"];
+                /** @description End of the window, in the same forms; absent is now. */
+                to?: components["parameters"]["To"];
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. Without from it goes back 24 hours. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    streamEvents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The stream. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getEvent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The event's id. */
+                event: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The event. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventDetail"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listTasks: {
+        parameters: {
+            query?: {
+                /** @description active: only tasks that are not over. */
+                state?: "active" | "any";
+                kind?: string;
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    startTask: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "kind": "trace_tcp_retransmits",
+                 *       "node": "web-1",
+                 *       "arguments": {
+                 *         "duration_s": 5
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["TaskRequest"];
+            };
+        };
+        responses: {
+            /** @description The task is over. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Task"];
+                };
+            };
+            /** @description The task goes on; ask for its ticket. */
+            202: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    /** @description Where the task is. */
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Task"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getTask: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The task's ticket_id. */
+                ticket: components["parameters"]["Ticket"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The task. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Task"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    cancelTask: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The task's ticket_id. */
+                ticket: components["parameters"]["Ticket"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The task as it is now. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Task"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    streamTask: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The task's ticket_id. */
+                ticket: components["parameters"]["Ticket"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The stream. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
                 };
             };
             400: components["responses"]["BadRequest"];
