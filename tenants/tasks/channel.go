@@ -20,14 +20,17 @@ type Channel struct {
 	out   Outbox
 	ready bool // its former runs are settled; guarded by s.mu
 
-	mu     sync.Mutex
-	closed bool
-	runs   map[ID]*held
+	mu      sync.Mutex
+	closed  bool
+	runs    map[ID]*held
+	strays  map[ID]struct{} // looked up since strayed
+	strayed time.Time
 }
 
 // held is an active run on an open channel, with what is not written yet.
 type held struct {
 	deadline time.Time
+	sent     time.Time  // zero: on a channel before this one, and it is not known when
 	began    *time.Time // the node accepted it
 	permille uint32
 	partial  []byte
@@ -52,7 +55,7 @@ func (c *Channel) send(d Dispatch) bool {
 		c.mu.Unlock()
 		return false
 	}
-	c.runs[d.ID] = &held{deadline: d.Deadline}
+	c.runs[d.ID] = &held{deadline: d.Deadline, sent: c.s.clock()}
 	c.mu.Unlock()
 	if c.out.Dispatch(d) { // without the lock: the answer may come at once
 		return true
@@ -75,6 +78,17 @@ func (c *Channel) held() int {
 	return len(c.runs)
 }
 
+// ran is when a run was at work until now.
+func (c *Channel) ran(id ID) span {
+	now := c.s.clock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.runs[id]; h != nil && !h.sent.IsZero() {
+		return span{h.sent, now}
+	}
+	return span{now.Add(-longestRun), now}
+}
+
 // Accepted says that the node has begun a task. It is written off the node's
 // path; a task that has ended meanwhile is cancelled on the node.
 func (c *Channel) Accepted(ctx context.Context, id ID) error {
@@ -87,7 +101,7 @@ func (c *Channel) Accepted(ctx context.Context, id ID) error {
 func (c *Channel) Progress(ctx context.Context, id ID, p Progress) error {
 	var body []byte
 	if p.Partial != nil {
-		if b, err := encode(p.Partial, inspector.MaxPartialBytes); err == nil {
+		if b, err := encode(p.Partial, inspector.MaxPartialBytes, c.ran(id)); err == nil {
 			body = b
 		}
 	}
@@ -120,9 +134,33 @@ func (c *Channel) note(ctx context.Context, id ID, change func(*held)) error {
 	return nil
 }
 
+// maxStrays is how many strays of one channel are looked up in a second. Few
+// runs ever stray; a node that makes tasks up costs no more than this.
+const maxStrays = 8
+
+// toLookUp reports whether a stray is looked up: once in a second, and
+// maxStrays of them.
+func (c *Channel) toLookUp(id ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.s.clock(); c.strays == nil || now.Sub(c.strayed).Abs() >= time.Second {
+		c.strays, c.strayed = map[ID]struct{}{}, now
+	}
+	if _, known := c.strays[id]; known || len(c.strays) >= maxStrays {
+		return false
+	}
+	c.strays[id] = struct{}{}
+	return true
+}
+
 // stray answers a word on a task that this channel does not hold: one that
-// has ended is to be stopped, another one is held from now on.
+// has ended is to be stopped, another one is held from now on. A word too many
+// is counted and nothing else; the node's next one is looked at again.
 func (c *Channel) stray(ctx context.Context, id ID) error {
+	if !c.toLookUp(id) {
+		c.s.counts.add(&c.s.counts.late)
+		return nil
+	}
 	over, err := c.s.areOver(ctx, c.key.tenant, []runKey{c.run(id)})
 	if err != nil {
 		return err
@@ -164,7 +202,7 @@ func (c *Channel) Finished(ctx context.Context, id ID, o Outcome) error {
 	}
 	var body []byte
 	if o.Result != nil {
-		b, err := encode(o.Result, inspector.MaxResultBytes)
+		b, err := encode(o.Result, inspector.MaxResultBytes, c.ran(id))
 		if err != nil {
 			by, to, why = failed, Failed, err
 		} else {

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
@@ -26,9 +29,10 @@ const (
 	maxCPUs = 1 << 16
 )
 
-// encode cleans a result and answers it as JSON of at most limit bytes.
-func encode(r *inspector.TaskResult, limit int) ([]byte, *inspector.Refusal) {
-	clean := cleanResult(*r)
+// encode cleans the result of a run and answers it as JSON of at most limit
+// bytes.
+func encode(r *inspector.TaskResult, limit int, ran span) ([]byte, *inspector.Refusal) {
+	clean := cleanTimes(cleanResult(*r), ran)
 	b, err := json.Marshal(clean)
 	switch {
 	case err != nil: // a number that JSON cannot hold
@@ -82,6 +86,40 @@ func cleanResult(r inspector.TaskResult) inspector.TaskResult {
 	r.Next = next
 	r.Profile = cleanProfile(r.Profile)
 	return r
+}
+
+// span is when a run was at work, by the server's clock.
+type span struct{ from, to time.Time }
+
+const (
+	longestRun = inspector.MaxTaskSeconds*time.Second + RunGrace + DeadlineGrace
+	timeSlack  = time.Minute // of what a node says, beside the skew that is corrected everywhere
+)
+
+// cleanTimes holds a result to the times of its run. A result may bear the
+// clock of a node that is off as far as the server corrects; times beyond that,
+// or a span that is longer than the run, are no clock's.
+func cleanTimes(r inspector.TaskResult, ran span) inspector.TaskResult {
+	const off = tenants.SkewCorrected + timeSlack
+	within := func(t, from, to time.Time, slack time.Duration) bool {
+		return !t.Before(from.Add(-slack)) && !t.After(to.Add(slack))
+	}
+	if !within(r.From, ran.from, ran.to, off) || !within(r.To, ran.from, ran.to, off) || r.To.Before(r.From) || r.To.Sub(r.From) > ran.to.Sub(ran.from)+timeSlack {
+		r.From, r.To = ran.from, ran.to
+		r.Notes = noted(r.Notes, "the node gave no possible times for what it found: from and to are those of the run, by the server's clock")
+	}
+	known := len(r.Samples)
+	r.Samples = slices.DeleteFunc(r.Samples, func(e inspector.ResultSample) bool { return !within(e.At, r.From, r.To, timeSlack) })
+	if n := known - len(r.Samples); n > 0 {
+		r.Truncated = count(inspector.Plus(r.Truncated, uint64(n)))
+		r.Notes = noted(r.Notes, fmt.Sprintf("%d samples were left out: their times lie outside the run", n))
+	}
+	return r
+}
+
+// noted puts a note of the server before those of the node.
+func noted(notes []string, note string) []string {
+	return append([]string{note}, notes[:min(len(notes), maxNotes-1)]...)
 }
 
 func cleanProfile(p *inspector.Profile) *inspector.Profile {

@@ -1,8 +1,11 @@
 package tasks
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -373,5 +376,37 @@ func TestList(t *testing.T) {
 		if _, err := w.s.List(ctx, w.me(), q); !fault.Is(err, fault.Invalid) {
 			t.Error(err)
 		}
+	}
+}
+
+// An outage of the database is told once, however many wait and look.
+func TestOutageIsToldOnce(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	var told bytes.Buffer
+	w.s.log = slog.New(slog.NewTextHandler(&told, nil)) // serial by itself
+	ch, _ := w.n1.open(w.s, 1)
+	var waiting []<-chan answer
+	var ids []ID
+	for range 3 {
+		waiting = append(waiting, w.do(ctx, w.s, w.me(), drops("n1", 5), DoOptions{}))
+		ids = append(ids, w.n1.order().ID)
+	}
+	w.exec(`alter table task_result rename to away`)
+	for deadline := time.Now().Add(20 * time.Second); !w.s.blind.Load(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("no caller looked")
+		}
+		for _, id := range ids {
+			w.s.moved(taskKey{w.a, id})
+		}
+	}
+	w.exec(`alter table away rename to task_result`)
+	for i, id := range ids {
+		w.must(ch.Finished(ctx, id, done(1)))
+		w.must(w.wait(waiting[i]).err)
+	}
+	if log := told.String(); strings.Count(log, "cannot look") != 1 || strings.Count(log, "look again") != 1 {
+		t.Error(log)
 	}
 }

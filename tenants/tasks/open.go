@@ -113,7 +113,11 @@ func (c *Channel) settle(ctx context.Context, tx pgx.Tx, hello Hello, f *found) 
 		case !slices.Contains(named, [16]byte(id)):
 			f.ends = append(f.ends, ended(c.run(id), state, undelivered, now))
 		default:
-			f.adopted[id] = &held{deadline: deadline, began: began}
+			h := &held{deadline: deadline, began: began}
+			if began != nil {
+				h.sent = *began
+			}
+			f.adopted[id] = h
 			keep = append(keep, id)
 			if asked {
 				stop = append(stop, id)

@@ -84,7 +84,7 @@ func TestResultNumbers(t *testing.T) {
 	for range inspector.MaxResultRows + 2 {
 		r.Rows = append(r.Rows, inspector.ResultRow{Count: huge, Values: map[string]float64{"big": -1e308, "ok": -1}})
 	}
-	b, refusal := encode(r, inspector.MaxResultBytes)
+	b, refusal := encode(r, inspector.MaxResultBytes, span{start, start.Add(time.Second)})
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -118,5 +118,72 @@ func TestResultNumbers(t *testing.T) {
 	}
 	if p := c.Profile; math.IsInf(float64(p.Hz*p.CPUs)*p.Seconds, 0) || p.Hz*p.CPUs/p.CPUs != p.Hz || p.Top[0].Share != 1 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// Times that a node makes up reach nobody; those of a clock that is an hour
+// off at most stay as they are.
+func TestResultTimes(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	ch, _ := w.n1.open(w.s, 1)
+	year := func(y int) time.Time { return time.Date(y, 1, 1, 0, 0, 0, 0, time.UTC) }
+	at := func(d time.Duration) time.Time { return start.Add(d) }
+	for name, c := range map[string]struct {
+		from, to time.Time
+		samples  []time.Time
+		keep     bool // from and to
+		left     int
+	}{
+		"exact":              {at(0), at(5 * time.Second), []time.Time{at(time.Second)}, true, 1},
+		"skewed":             {at(50 * time.Minute), at(50*time.Minute + 5*time.Second), []time.Time{at(50*time.Minute + time.Second), at(0)}, true, 1},
+		"behind":             {at(-time.Hour), at(5*time.Second - time.Hour), []time.Time{at(-time.Hour)}, true, 1},
+		"before its run":     {at(-2 * time.Hour), at(time.Second), []time.Time{at(time.Second)}, false, 1},
+		"after its run":      {at(0), at(2 * time.Hour), []time.Time{at(-2 * time.Minute)}, false, 0},
+		"longer":             {at(-30 * time.Minute), at(30 * time.Minute), nil, false, 0},
+		"backwards":          {at(5 * time.Second), at(0), nil, false, 0},
+		"the first year":     {time.Time{}, year(1), []time.Time{{}, year(1), at(time.Second)}, false, 1},
+		"the last year":      {year(1), year(8999), []time.Time{year(8999), year(2262)}, false, 0},
+		"an overflow":        {year(1677), year(2262), []time.Time{year(2262)}, false, 0},
+		"samples of another": {at(0), at(5 * time.Second), []time.Time{year(1), at(time.Second), year(2262)}, true, 1},
+	} {
+		w.clock.Store(start.UnixNano())
+		id := w.began(w.s, w.me(), drops("n1", 5))
+		w.must(ch.Accepted(ctx, id))
+		w.advance(5 * time.Second)
+		r := result(1)
+		r.From, r.To = c.from, c.to
+		for _, e := range c.samples {
+			r.Samples = append(r.Samples, inspector.ResultSample{At: e})
+		}
+		w.must(ch.Progress(ctx, id, Progress{Partial: r}))
+		w.must(w.s.write(ctx))
+		for range 2 { // the partial result, then the whole
+			got := w.get(w.s, id).Runs[0].Result
+			from, to := c.from, c.to
+			if !c.keep {
+				from, to = at(0), at(5*time.Second)
+			}
+			notes := 0
+			if !c.keep {
+				notes++
+			}
+			if c.left < len(c.samples) {
+				notes++
+			}
+			if got == nil || !got.From.Equal(from) || !got.To.Equal(to) || len(got.Samples) != c.left || len(got.Notes) != notes || int(got.Truncated) != len(c.samples)-c.left {
+				t.Errorf("%s: %+v", name, got)
+			}
+			w.must(ch.Finished(ctx, id, Outcome{State: Completed, Result: r}))
+		}
+	}
+	// The end of a run that this channel was not told of.
+	id := w.began(w.s, w.me(), drops("n1", 5))
+	ch.drop(id)
+	r := result(1)
+	r.From, r.To = year(1), year(9000)
+	w.must(ch.Finished(ctx, id, Outcome{State: Completed, Result: r}))
+	if got := w.get(w.s, id).Runs[0].Result; !got.To.Equal(w.now()) || got.To.Sub(got.From) != longestRun {
+		t.Errorf("%v to %v", got.From, got.To)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,6 +52,7 @@ type Service struct {
 	log     *slog.Logger
 	watches watches
 	counts  counters
+	blind   atomic.Bool // who waits could not look the last time
 
 	mu       sync.Mutex
 	channels map[nodeKey]*Channel

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/telltale-dev/telltale/agent/inspector"
 )
 
@@ -184,4 +186,51 @@ func TestEveryStateTimesEveryMessage(t *testing.T) {
 		}
 	}
 	w.t = t
+}
+
+// A node that speaks of tasks that it makes up is not looked up word by word,
+// and another node's stray is.
+func TestStraysAreBounded(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	ch, _ := w.n1.open(w.s, 1)
+	foreign, _ := w.other.open(w.s, 1)
+	stops := func(n *node) (out int) {
+		for {
+			select {
+			case <-n.stops:
+				out++
+			default:
+				return out
+			}
+		}
+	}
+	one := ID(uuid.Must(uuid.NewV7()))
+	for range 100 {
+		w.must(ch.Progress(ctx, one, Progress{Permille: 1}))
+	}
+	if n := stops(w.n1); n != 1 {
+		t.Errorf("one unknown task was looked up %d times", n)
+	}
+	for range 100 {
+		w.must(ch.Accepted(ctx, ID(uuid.Must(uuid.NewV7()))))
+	}
+	if n := stops(w.n1); n != maxStrays-1 {
+		t.Errorf("%d of a hundred unknown tasks were looked up, want %d more", n, maxStrays-1)
+	}
+	w.must(foreign.Progress(ctx, one, Progress{}))
+	if n := stops(w.other); n != 1 {
+		t.Errorf("another node's word was looked up %d times", n)
+	}
+	if late := w.s.Stats().Late; late != 201 {
+		t.Errorf("%d words counted", late)
+	}
+	// A run that strayed is held once a later word on it is looked up.
+	id := w.began(w.s, w.me(), drops("n1", 5))
+	ch.drop(id)
+	w.must(ch.Progress(ctx, id, Progress{}))
+	w.advance(time.Second)
+	w.must(ch.Progress(ctx, id, Progress{}))
+	w.must(w.s.write(ctx))
+	w.check("held again", w.get(w.s, id), Running, "")
 }

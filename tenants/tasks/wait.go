@@ -34,11 +34,16 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 			}
 		}
 		t, ready, err := s.look(ctx, scope, p, long, opts.Progress != nil)
+		if err == nil && s.blind.CompareAndSwap(true, false) {
+			s.log.Info("tasks: waiting callers look again")
+		}
 		switch {
 		case ctx.Err() != nil:
 			return s.abandoned(ctx, scope, p, opts)
 		case err != nil && !late: // the database is away for a moment; the next look is in a second
-			s.log.Warn("tasks: a waiting caller could not look", "task", p.key.task.String(), "error", err)
+			if s.blind.CompareAndSwap(false, true) { // once an outage, however many wait
+				s.log.Warn("tasks: waiting callers cannot look", "task", p.key.task.String(), "error", err)
+			}
 		case err != nil:
 			return Task{}, err
 		case ready || late:
