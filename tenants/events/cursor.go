@@ -18,18 +18,18 @@ type position struct {
 }
 
 // cursor is where a page begins, within the span of its first page. sum binds
-// it to its tenant and filter. It grants nothing: the next page is read in the
-// caller's own scope.
+// it to its tenant and filter. The span is its own: a caller who names a moving
+// end, such as one hour ago, names another moment with every page. It grants
+// nothing: the next page is read in the caller's own scope.
 type cursor struct {
 	position
 	from, to time.Time
 	sum      [12]byte
 }
 
-// filterSum names a tenant and everything that filters its list.
+// filterSum names a tenant and everything that filters its list but the span.
 func filterSum(tenant tenants.TenantID, q ListQuery) [12]byte {
-	q.Limit, q.Cursor = 0, ""
-	q.From, q.To = q.From.UTC(), q.To.UTC()
+	q.Limit, q.Cursor, q.From, q.To = 0, "", time.Time{}, time.Time{}
 	b, _ := json.Marshal(q) // text, times and sorted maps always marshal
 	sum := sha256.Sum256(append(tenant[:], b...))
 	return [12]byte(sum[:12])

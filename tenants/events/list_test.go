@@ -120,6 +120,31 @@ func TestListPages(t *testing.T) {
 	}
 }
 
+// A caller who names one hour before now names another moment with each page:
+// the span stays that of the first.
+func TestListPagesOfAMovingSpan(t *testing.T) {
+	w := newWorld(t)
+	for i := range 7 {
+		w.record(w.n1, w.report(fmt.Sprint(i), time.Duration(i)*time.Minute))
+	}
+	ask := func(cursor string) Page {
+		return w.list(reader(w.a), ListQuery{From: w.now().Add(-time.Hour), To: w.now().Add(-time.Second), Limit: 3, Cursor: cursor})
+	}
+	first := ask("")
+	got, p := scopes(first.Events), first
+	for p.Truncated != nil {
+		w.advance(30 * time.Minute)
+		p = ask(p.Truncated.NextCursor)
+		got = append(got, scopes(p.Events)...)
+		if p.Window != first.Window {
+			t.Errorf("a page spans %+v, the first %+v", p.Window, first.Window)
+		}
+	}
+	if diff := cmp.Diff([]string{"1", "2", "3", "4", "5", "6"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A filter that no index answers ends a page early rather than reading on.
 func TestListEndsEarly(t *testing.T) {
 	w := newWorld(t)
