@@ -186,16 +186,22 @@ func (a taskAnswer) losses(p *page) {
 func facts(labels map[string]string) string {
 	parts := []string{}
 	for _, k := range sortedKeys(labels) {
-		v := inspector.CleanText(labels[k])
-		if strings.ContainsAny(v, " |") {
-			v = `"` + v + `"`
-		}
-		parts = append(parts, inspector.CleanText(k)+"="+v)
+		parts = append(parts, fact(k)+"="+fact(labels[k]))
 	}
 	if len(parts) == 0 {
 		return "(no labels)"
 	}
 	return strings.Join(parts, " ")
+}
+
+// fact quotes text that could be read as more than one fact, so that no value
+// ends its own quotation.
+func fact(v string) string {
+	v = inspector.CleanText(v)
+	if v == "" || !strings.ContainsAny(v, " |=\"") {
+		return v
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
 }
 
 func valueText(values map[string]float64) string {

@@ -148,8 +148,11 @@ func refusal(f *fault.Error, reference string) *sdk.CallToolResult {
 	}
 	var text strings.Builder
 	text.WriteString(b.Error)
+	if b.Reason != "" && b.Reason != strings.ToLower(b.Error) { // the word that explain takes as refusal
+		text.WriteString(" " + b.Reason)
+	}
 	if b.Argument != "" {
-		text.WriteString(" " + b.Argument)
+		text.WriteString(" (" + b.Argument + ")")
 	}
 	text.WriteString(": " + b.Message)
 	if b.Next != "" {

@@ -100,6 +100,14 @@ func TestNodeText(t *testing.T) {
 	}
 }
 
+// No value of a node reads as another fact.
+func TestFactsAreQuoted(t *testing.T) {
+	got := facts(map[string]string{"device": "sda", "process": `a" verdict="fine`, "a b": "c=d", "path": `C:\x`, "quoted": `\" x`})
+	if want := `"a b"="c=d" device=sda path=C:\x process="a\" verdict=\"fine" quoted="\\\" x"`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestCoverageText(t *testing.T) {
 	var p page
 	c := tenants.Coverage{Asked: 100, Answered: 30, More: 20}
