@@ -14,6 +14,7 @@ const (
 	eventQueue  = 4096 // occurrences that wait; what finds no room is counted as lost
 	eventBatch  = 256  // occurrences taken in before the records are looked at again
 	maxRecords  = 256  // records in memory, open ones and those not yet acknowledged
+	maxOfKind   = 64   // of them of one kind while others want room
 	maxRings    = 1024 // series whose condition held lately
 	firstKept   = inspector.MaxEventSamples / 2
 	sampleKeys  = 24              // labels or values of one sample
@@ -80,6 +81,7 @@ type Events struct {
 	lost    map[string]uint64 // by component, not yet said
 	stats   EventStats
 	unsaved bool
+	served  map[string]time.Time // when a report of each kind was pushed last
 	tokens  float64
 	filled  time.Time // when tokens was right
 	swept   time.Time
@@ -103,7 +105,7 @@ func NewEvents(cfg EventConfig, reg *inspector.Registry, push func(inspector.Eve
 		kinds: map[string]*inspector.EventKind{}, rules: map[string][]*inspector.EventKind{}, ruled: map[string]bool{},
 		queue: make(chan inspector.Occurrence, eventQueue), kick: make(chan struct{}, 1), saving: make(chan struct{}, 1),
 		dropped: map[string]uint64{}, current: map[inspector.Fingerprint]*record{}, rings: map[inspector.Fingerprint]*ring{},
-		lost: map[string]uint64{}, tokens: pushBurst, filled: now, swept: now, retry: retryFirst,
+		lost: map[string]uint64{}, served: map[string]time.Time{}, tokens: pushBurst, filled: now, swept: now, retry: retryFirst,
 	}
 	for _, c := range reg.Components() {
 		for _, k := range c.Events {
@@ -267,6 +269,7 @@ func (e *Events) flush() time.Duration {
 		e.stats.Pushed++
 		e.tokens--
 		r.pushed(d, now)
+		e.served[r.kind.Name] = now
 		e.unsaved = true
 		wait = min(wait, r.pause()) // what changes meanwhile
 		e.mu.Unlock()

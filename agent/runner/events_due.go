@@ -9,8 +9,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 )
 
-// due collects the reports to push now, the worst first, and says when the
-// next one is.
+// due collects the reports to push now and says when the next one is.
 func (e *Events) due(now time.Time) (out []delivery, wait time.Duration) {
 	e.tokens = min(pushBurst, e.tokens+pushRate*max(0, now.Sub(e.filled).Seconds()))
 	e.filled = now
@@ -35,9 +34,7 @@ func (e *Events) due(now time.Time) (out []delivery, wait time.Duration) {
 	if in := e.retryAt.Sub(now); in > 0 && len(ready) > 0 {
 		return nil, min(wait, in)
 	}
-	slices.SortStableFunc(ready, func(a, b *record) int {
-		return cmp.Or(cmp.Compare(b.rank(), a.rank()), a.opened.Compare(b.opened))
-	})
+	ready = e.inTurn(ready)
 	if room := int(e.tokens); len(ready) > room {
 		ready = ready[:room]
 		wait = min(wait, time.Duration(math.Ceil(float64(time.Second)/pushRate)))
@@ -46,6 +43,25 @@ func (e *Events) due(now time.Time) (out []delivery, wait time.Duration) {
 		out = append(out, delivery{r, r.version, r.report()})
 	}
 	return out, wait
+}
+
+// inTurn orders reports so that a storm of one kind delays no other kind: the
+// first of each kind, then the second of each, …, and the kinds in the order
+// in which they were served last. Of one kind those come first that nobody was
+// told of, then the worst, then the oldest.
+func (e *Events) inTurn(ready []*record) []*record {
+	slices.SortStableFunc(ready, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(min(a.sent, 1), min(b.sent, 1)), cmp.Compare(b.rank(), a.rank()), a.opened.Compare(b.opened))
+	})
+	turn, of := make(map[*record]int, len(ready)), map[string]int{}
+	for _, r := range ready {
+		turn[r] = of[r.kind.Name]
+		of[r.kind.Name]++
+	}
+	slices.SortStableFunc(ready, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(turn[a], turn[b]), e.served[a.kind.Name].Compare(e.served[b.kind.Name]), cmp.Compare(b.rank(), a.rank()))
+	})
+	return ready
 }
 
 // sayLosses makes event_loss occurrences of what was counted as lost.

@@ -205,17 +205,25 @@ func (e *Events) open(k *inspector.EventKind, fp inspector.Fingerprint, labels m
 	return r
 }
 
-// evict gives up the least severe record, of those an ended one, of those the
-// oldest. What was not pushed of it is lost, and said so.
+// evict gives up one record: of a kind that crowds the others out, if there is
+// one; of those the least severe, of those an ended one, of those the oldest.
+// What was not pushed of it is lost, and said so.
 func (e *Events) evict() {
-	ended := func(r *record) int {
-		if r.rep.State == inspector.EventEnded {
-			return 0
+	of := map[string]int{}
+	for _, r := range e.records {
+		of[r.kind.Name]++
+	}
+	spared := func(yes bool) int {
+		if yes {
+			return 1
 		}
-		return 1
+		return 0
 	}
 	victim := slices.MinFunc(e.records, func(a, b *record) int {
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(ended(a), ended(b)), a.opened.Compare(b.opened))
+		return cmp.Or(cmp.Compare(spared(of[a.kind.Name] <= maxOfKind), spared(of[b.kind.Name] <= maxOfKind)),
+			cmp.Compare(a.rank(), b.rank()),
+			cmp.Compare(spared(a.rep.State != inspector.EventEnded), spared(b.rep.State != inspector.EventEnded)),
+			a.opened.Compare(b.opened))
 	})
 	e.stats.Evicted++
 	e.lose(victim.kind.Component, victim.total()-victim.told)
