@@ -114,7 +114,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 	}, found.parts(), []part{
 		httpPart("management", listeners[2], loopbackHosts(rest.Management(own)), nil, log),
 		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1], grpcCert.GetCertificate) }},
-		httpPart("http", listeners[0], a.handler, httpCert, log),
+		httpPart("http", listeners[0], a.handler, httpCert, log, a.tools.Close),
 	})
 	log.Info("built", "replica", replica, "http", a.httpAddr.String(), "grpc", a.grpcAddr.String(), "mgmt", a.mgmtAddr.String(), "public", a.site.Origin())
 	return a, nil

@@ -94,8 +94,9 @@ func loopbackHosts(next http.Handler) http.Handler {
 }
 
 // httpPart serves a handler on a listener until its context ends, then lets
-// answers in flight finish for a while. TLS is used when cert is not nil.
-func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert, log *slog.Logger) part {
+// answers in flight finish for a while. TLS is used when cert is not nil; each
+// of ending is called when the stop begins.
+func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert, log *slog.Logger, ending ...func()) part {
 	const drain = 5 * time.Second
 	s := &http.Server{
 		Handler: bodyInTime(h, bodyWithin),
@@ -107,6 +108,9 @@ func httpPart(name string, l net.Listener, h http.Handler, cert *auth.ServerCert
 	}
 	if cert != nil {
 		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.GetCertificate, NextProtos: []string{"h2", "http/1.1"}}
+	}
+	for _, f := range ending {
+		s.RegisterOnShutdown(f)
 	}
 	return part{name, drain + time.Second, func(ctx context.Context) error {
 		streams, hangUp := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -63,12 +63,16 @@ func shown(path string) string {
 
 func printWelcome(d *devRun, doc readyDoc, privileges string) {
 	acme := doc.Tenants[0]
+	read, diagnose := acme.OperatorTokens["read"], acme.OperatorTokens["diagnose"]
 	fmt.Fprintf(d.out.w, `%5.1fs  ready
 
-  Dashboard        %s   (tenant acme, the token below)
-  Operator token   %s
-  Shell            export TELLTALE_URL=%s TELLTALE_TOKEN=%s
+  Dashboard        %s   (tenant acme, a token below)
+  Token            %s   (telltale:read and telltale:diagnose: looks, and starts tasks on nodes)
+  Token            %s   (telltale:read: only looks)
+  Shell            export TELLTALE_URL=%s
+                   export TELLTALE_TOKEN=%s
                    bin/telltale call metrics_summary '{"module":"network"}'
+                   bin/telltale call profile_on_cpu '{"selector":{"environment":"dev"},"cgroup":"/"}'
   MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
   Administration   export TELLTALE_DATABASE='%s'
                    bin/telltaled tenant list
@@ -76,6 +80,6 @@ func printWelcome(d *devRun, doc readyDoc, privileges string) {
   Log              %s
 %s
 Press Ctrl-C to stop everything.
-`, time.Since(d.out.start).Seconds(), doc.DashboardURL, acme.OperatorTokens["read"], acme.MCPURL, acme.OperatorTokens["read"],
-		acme.MCPURL, acme.OperatorTokens["read"], d.dsn, shown(d.o.readyFile), shown(d.logFile.Name()), privileges)
+`, time.Since(d.out.start).Seconds(), doc.DashboardURL, diagnose, read, acme.MCPURL, diagnose,
+		acme.MCPURL, diagnose, d.dsn, shown(d.o.readyFile), shown(d.logFile.Name()), privileges)
 }
