@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -126,13 +128,19 @@ func startTool(ctx context.Context, ready string, command []string) (*tool, erro
 	ctx, kill := context.WithTimeout(ctx, 2*startWithin)
 	t := &tool{cmd: exec.CommandContext(ctx, "unshare", append([]string{"-m", "/bin/sh", "-c", ownTracefs, "sh"}, command...)...), kill: kill, rest: make(chan struct{})}
 	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := t.cmd.StdoutPipe()
-	if err != nil {
-		kill()
-		return nil, err
-	}
-	t.cmd.Stderr = t.cmd.Stdout
-	if err := t.cmd.Start(); err != nil {
+	out, in := io.Pipe()
+	t.cmd.Stdout, t.cmd.Stderr = in, in
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the kernel ties the child's death signal to this thread
+		err := t.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = t.cmd.Wait() // how it ends when it is told to does not matter
+		}
+		in.Close()
+	}()
+	if err := <-started; err != nil {
 		kill()
 		return nil, err
 	}
@@ -169,7 +177,6 @@ func (t *tool) stop() error {
 	defer t.kill()
 	_ = t.cmd.Process.Signal(os.Interrupt) // fails only when it has ended
 	<-t.rest
-	_ = t.cmd.Wait() // how it ends when it is told to does not matter
 	return nil
 }
 
