@@ -33,6 +33,9 @@ const (
 	maxTries = 6                                      // claims of one snapshot
 	claims   = 32                                     // snapshots of one look
 	lookEach = time.Second
+
+	maxPending = 100 // snapshots of one node that wait; an event beyond has none
+	tooMany    = "too many snapshots of the node were waiting"
 )
 
 type contextKey struct {
@@ -43,7 +46,7 @@ type contextKey struct {
 }
 
 // queueContext adds a snapshot to a transaction, to be filled in by the
-// worker; it answers whether there is anything to fill in.
+// worker; it answers whether there may be anything to fill in.
 func queueContext(b *pgx.Batch, k contextKey, node tenants.NodeID, why string, at time.Time, metrics []string, now time.Time) bool {
 	status, reason := pending, ""
 	switch {
@@ -56,7 +59,7 @@ func queueContext(b *pgx.Batch, k contextKey, node tenants.NodeID, why string, a
 	if status == pending {
 		due = &now
 	}
-	b.Queue(sqlPutContext, uid(k.tenant), k.ts, uid(k.event), k.n, uid(node), why, at, status, reason, metrics, due)
+	b.Queue(sqlPutContext, uid(k.tenant), k.ts, uid(k.event), k.n, uid(node), why, at, status, reason, metrics, due, maxPending, tooMany)
 	return due != nil
 }
 

@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -175,6 +176,42 @@ func TestReplicasShareSnapshots(t *testing.T) {
 		if c.n[idOf(n)] != 2 { // before and during
 			t.Errorf("asked %d times for one snapshot", c.n[idOf(n)])
 		}
+	}
+}
+
+// A flood of one node delays the snapshots of no other tenant and no other
+// node, and waits itself only up to a bound: beyond it events have none.
+func TestSnapshotsTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	for i := range maxPending + 5 {
+		w.record(w.n1, w.report(fmt.Sprint("flood", i), 0))
+		w.advance(time.Millisecond)
+	}
+	w.record(w.n2, w.report("beside", 0))
+	w.record(w.other, w.report("other", 0))
+	waiting := `select count(*) from event_context where node_id = $1 and status = 'pending'`
+	if n := w.count(waiting, uid(idOf(w.n1))); n != maxPending {
+		t.Errorf("%d of one node wait", n)
+	}
+	if n := w.count(`select count(*) from event`); n != maxPending+7 {
+		t.Errorf("%d events kept", n)
+	}
+	if n := w.count(`select count(*) from event_context where status = 'unavailable' and reason = $1 and due_at is null`, tooMany); n != 5 {
+		t.Errorf("%d have no snapshot", n)
+	}
+	if n := w.fillDue(w.s); n != claims {
+		t.Errorf("%d taken", n)
+	}
+	for _, node := range []tenants.Scope{w.n2, w.other} {
+		if n := w.count(`select count(*) from event_context where node_id = $1 and attempts = 1`, uid(idOf(node))); n != 1 {
+			t.Error("a flood went before another node")
+		}
+	}
+	for range 4 {
+		w.fillDue(w.s)
+	}
+	if n := w.count(`select count(*) from event_context where status = 'pending' and attempts <> 1`); n != 0 {
+		t.Errorf("%d left out, or taken twice", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -15,6 +16,29 @@ import (
 type position struct {
 	ts time.Time
 	id ID
+}
+
+// after reports whether a list comes to p after q.
+func (p position) after(q position) bool {
+	return p.ts.Before(q.ts) || p.ts.Equal(q.ts) && bytes.Compare(p.id[:], q.id[:]) < 0
+}
+
+// bare is where a page begins that goes on at p, which may be an event that the
+// caller must not know of: below last, the last one that it knows, if that
+// reaches p's moment, else at that moment, without an id. Where so many events
+// bear one moment that this leads nowhere, a few bits of the id tell them apart.
+func (p position) bare(last position) position {
+	for _, known := range []int{0, 8} {
+		at := position{ts: p.ts}
+		for i := range at.id {
+			at.id[i] = 0xff
+		}
+		copy(at.id[:known], p.id[:])
+		if at.after(last) {
+			return at
+		}
+	}
+	return last
 }
 
 // cursor is where a page begins, within the span of its first page. sum binds

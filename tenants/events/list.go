@@ -212,6 +212,14 @@ func (p *picking) page(ctx context.Context) ([]Event, *position, error) {
 	if err != nil || !more {
 		return rows, nil, err
 	}
+	last := p.after.position
+	if len(rows) > 0 {
+		last.ts = rows[len(rows)-1].First
+		if last.id, err = ParseID(rows[len(rows)-1].ID); err != nil {
+			return nil, nil, err
+		}
+	}
+	at = at.bare(last)
 	return rows, &at, nil
 }
 

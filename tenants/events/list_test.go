@@ -161,6 +161,46 @@ func TestListEndsEarly(t *testing.T) {
 	}
 }
 
+// Where a limited principal's page ends among events that are not its own, the
+// cursor names none of them, and what is its own comes exactly once, however
+// many events bear one moment.
+func TestCursorNamesNoForeignEvent(t *testing.T) {
+	for name, span := range map[string]time.Duration{"over an hour": time.Hour, "in one moment": 0} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for range fewNodes + 1 {
+				w.node(w.a, "more", "test")
+			}
+			w.flood(w.n1, 2*maxScan+5, span)
+			w.exec(`update event set id = overlay(id::text placing left($1::text, 13) from 1)::uuid`, ID(idFor(w.now(), nil)).String())
+			w.record(w.n2, w.report("first", span+time.Hour))
+			w.record(w.n2, w.report("middle", span/2))
+			w.record(w.other, w.report("other", span/2))
+			var got []string
+			q := ListQuery{}
+			for pages := 0; ; pages++ {
+				p := w.list(limited(w.a), q)
+				got = append(got, scopes(p.Events)...)
+				if p.Truncated == nil {
+					break
+				}
+				q.Cursor = p.Truncated.NextCursor
+				sum := filterSum(w.a, ListQuery{})
+				c, err := readCursor(q.Cursor, sum)
+				if err != nil || pages > 5 {
+					t.Fatalf("page %d: %v", pages, err)
+				}
+				if n := w.count(`select count(*) from event where id = $1 and node_id <> $2`, uid(c.id), uid(idOf(w.n2))); n > 0 {
+					t.Errorf("page %d ends at a foreign event", pages)
+				}
+			}
+			if diff := cmp.Diff([]string{"middle", "first"}, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 // flood puts n open events of a node into one span, by SQL alone.
 func (w *world) flood(node tenants.Scope, n int, span time.Duration) {
 	w.t.Helper()

@@ -84,14 +84,29 @@ union all (select node_id, name, state, 0, 0 from x where state <> '' order by n
 
 // Snapshots.
 const (
+	// What finds $12 of its node waiting gets no snapshot, for $13.
 	sqlPutContext = `
 insert into event_context (tenant_id, ts, event_id, n, node_id, why, at, status, reason, metrics, due_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+select $1, $2, $3, $4, $5, $6, $7, case when f.much then 'unavailable' else $8::text end, case when f.much then $13::text else $9::text end, $10,
+  case when not f.much then $11::timestamptz end
+  from (select $8::text = 'pending' and $12::int <= (select count(*) from (
+    select from event_context where tenant_id = $1 and node_id = $5 and due_at is not null limit $12) x)) f(much)`
 
+	// Tenants take turns, and within one its nodes do, so that a flood of one
+	// delays no other. More are looked at than taken: another replica may be at
+	// the same ones.
 	sqlClaim = `
+with due as (
+  select tenant_id, ts, event_id, n, due_at, row_number() over (partition by tenant_id order by of_node, due_at) as turn
+    from (select tenant_id, ts, event_id, n, due_at, row_number() over (partition by tenant_id, node_id order by due_at) as of_node
+            from event_context where due_at <= $1) w
+   order by turn, due_at limit 4 * $3::int),
+ mine as (
+  select c.tenant_id, c.ts, c.event_id, c.n
+    from due d join event_context c on c.tenant_id = d.tenant_id and c.ts = d.ts and c.event_id = d.event_id and c.n = d.n
+   where c.due_at <= $1 order by d.turn, d.due_at limit $3 for update of c skip locked)
 update event_context c set due_at = $2, attempts = c.attempts + 1
-  from (select tenant_id, ts, event_id, n from event_context where due_at <= $1 order by due_at limit $3 for update skip locked) x
- where c.tenant_id = x.tenant_id and c.ts = x.ts and c.event_id = x.event_id and c.n = x.n
+  from mine x where c.tenant_id = x.tenant_id and c.ts = x.ts and c.event_id = x.event_id and c.n = x.n
 returning c.tenant_id, c.ts, c.event_id, c.n, c.node_id, c.at, c.metrics, c.attempts`
 
 	sqlFill = `
