@@ -261,6 +261,16 @@ func (x *Explanation) gaps(e Event, n Node) {
 		}
 		x.notLooked("events that stand on "+w.Component+"."+w.Signal, "off on "+n.Name+": "+word(w.Reason))
 	}
+	told := 0
+	for _, k := range n.Kept {
+		if k.LastAt.Before(x.Window.From) {
+			continue
+		}
+		if told++; told > maxWeak {
+			break
+		}
+		x.notLooked(fmt.Sprintf("%d reports of %s that were kept out, some of them perhaps then", k.Count, n.Name), k.why())
+	}
 	for _, o := range n.Off {
 		x.notLooked("events of "+o.Module, "the module is switched off since "+clock(o.At))
 	}

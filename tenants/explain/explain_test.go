@@ -341,6 +341,35 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// Reports that were kept out are named with their reason in words and their
+// time, for the node and for an event that they may have stood beside.
+func TestKeptOutIsTold(t *testing.T) {
+	w := newWorld()
+	n := w.nodes["db1"]
+	n.Kept = []Kept{{"too_many_events", 7, noon}, {"too_old", 3, noon.Add(-10 * time.Hour)}, {"new_word", 1, noon}}
+	w.nodes["db1"] = n
+	x := w.explain(t, reader(w.a), Query{Node: "db1"})
+	for what, why := range map[string]string{"7 reports were kept out": "too_many_events: the node made more records", "3 reports were kept out": "; the last one 2026-03-01 02:00:00Z", "1 reports were kept out": "new_word; the last one"} {
+		if !slices.ContainsFunc(x.Chain, func(l Link) bool { return l.What == what && strings.Contains(l.Why, why) }) {
+			t.Errorf("%s (%s) is not in %+v", what, why, x.Chain)
+		}
+	}
+	x = w.explain(t, reader(w.a), Query{Event: w.plant("db1", "slow_io", 0, "device", "sda")})
+	var told []string
+	for _, o := range x.NotLooked {
+		if strings.Contains(o.What, "kept out") {
+			told = append(told, o.Why)
+		}
+	}
+	if len(told) != 2 || !strings.HasPrefix(told[0], "too_many_events: the node made") || !strings.HasSuffix(told[0], "the last one 2026-03-01 12:00:00Z") {
+		t.Errorf("%q", told)
+	}
+	x = w.explain(t, reader(w.a), Query{Event: w.plant("db2", "slow_io", 0, "device", "sda")})
+	if slices.ContainsFunc(x.NotLooked, func(o Omission) bool { return strings.Contains(o.What, "kept out") }) {
+		t.Errorf("another node's: %+v", x.NotLooked)
+	}
+}
+
 // What could not be listed of the changes is told, whatever is explained.
 func TestMoreChangesAreTold(t *testing.T) {
 	w := newWorld()

@@ -118,9 +118,22 @@ func (s *Service) weaknesses(n Node, x *Explanation) {
 		}
 		x.add(n, w.Since, fmt.Sprintf("signal %s.%s is %s", w.Component, w.Signal, w.Level), word(w.Reason))
 	}
-	for _, k := range n.Kept[:min(len(n.Kept), maxWeak)] {
-		x.add(n, k.LastAt, fmt.Sprintf("%d reports were kept out", k.Count), k.Reason+": "+meaning(k.Reason))
+	for i, k := range n.Kept {
+		if i == maxWeak {
+			x.notLooked(fmt.Sprintf("%d further reasons why reports were kept out", len(n.Kept)-maxWeak), "the first ones are listed")
+			break
+		}
+		x.add(n, k.LastAt, fmt.Sprintf("%d reports were kept out", k.Count), k.why())
 	}
+}
+
+// why says for what reports were kept out, and until when.
+func (k Kept) why() string {
+	text := k.Reason
+	if m := meaning(k.Reason); m != "" {
+		text += ": " + m
+	}
+	return text + "; the last one " + stamp(k.LastAt)
 }
 
 // openEvents adds what is going on, the gravest first.
