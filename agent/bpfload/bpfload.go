@@ -4,7 +4,7 @@
 // It owns nothing but the loaded maps, programs and links of a Set, and pins
 // none of them: they die with the process. It must not know what a program
 // measures. Start reading at Open; failure.go holds the classification,
-// read.go the per-CPU reads.
+// read.go the per-CPU reads, kernel.go what sets share.
 package bpfload
 
 import (
@@ -15,6 +15,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -55,6 +56,7 @@ type Set struct {
 	maps  map[string]*ebpf.Map
 	progs map[string]*ebpf.Program
 	links map[string]io.Closer
+	took  time.Duration
 
 	mu       sync.Mutex
 	failures map[string]*Failure
@@ -65,6 +67,11 @@ type Set struct {
 // that are not named in programs are not loaded; disable maps a program to
 // the reason why it must stay off.
 func Open(spec *ebpf.CollectionSpec, programs []Program, disable map[string]string, log *slog.Logger) *Set {
+	var alone *Kernel
+	return alone.Open(spec, programs, disable, log)
+}
+
+func open(spec *ebpf.CollectionSpec, programs []Program, disable map[string]string, cache *btf.Cache, log *slog.Logger) *Set {
 	s := &Set{
 		progs:    map[string]*ebpf.Program{},
 		links:    map[string]io.Closer{},
@@ -85,7 +92,6 @@ func Open(spec *ebpf.CollectionSpec, programs []Program, disable map[string]stri
 		// Only kernels before 5.11 charge BPF memory to the limit.
 		log.Debug("locked-memory limit not lifted", "error", err)
 	}
-	cache := btf.NewCache()
 	only := spec.Copy()
 	only.Programs = map[string]*ebpf.ProgramSpec{}
 	coll, err := ebpf.NewCollectionWithOptions(only, ebpf.CollectionOptions{Cache: cache})

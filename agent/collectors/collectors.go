@@ -8,6 +8,7 @@ package collectors
 import (
 	"log/slog"
 
+	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/all"
 	"github.com/telltale-dev/telltale/agent/inspector/host"
@@ -45,9 +46,10 @@ func List(cfg Config, log *slog.Logger) []runner.Module {
 			return open(log.With("component", component))
 		}}
 	}
-	networkConfig := networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[network.Name], Emit: cfg.Emit}
-	processConfig := processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[process.Name], Emit: cfg.Emit, StateDir: cfg.StateDir}
-	storageConfig := storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[storage.Name], Emit: cfg.Emit}
+	kernel := bpfload.NewKernel()
+	networkConfig := networkprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[network.Name], Emit: cfg.Emit, Kernel: kernel}
+	processConfig := processprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[process.Name], Emit: cfg.Emit, Kernel: kernel, StateDir: cfg.StateDir}
+	storageConfig := storageprobe.Config{Proc: cfg.Proc, Sys: cfg.Sys, Disable: cfg.Disable[storage.Name], Emit: cfg.Emit, Kernel: kernel}
 	mounts := hostcollect.NewMounts() // outlives a collector that is switched off
 	return []runner.Module{
 		module(host.Name, nil, func(log *slog.Logger) (runner.Collector, error) {

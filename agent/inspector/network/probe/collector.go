@@ -28,6 +28,8 @@ type Config struct {
 	Sys     string
 	Disable []string // signals to keep off
 	Netns   uint32   // count one network namespace only, by its inode; 0: all
+	// Kernel is shared by all that load programs. Nil: nothing is shared.
+	Kernel *bpfload.Kernel
 	// Emit takes what the module's own ring reports as it happens. It does not
 	// block and is safe for concurrent use. Nil: cold events are off.
 	Emit func(inspector.Occurrence)

@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/inspector/network"
@@ -72,7 +71,7 @@ func openKernel(cfg Config, off map[string]string, log *slog.Logger) *kernel {
 		k.set = bpfload.Absent(programs, disable, err)
 		return k
 	}
-	k.set = bpfload.Open(spec, programs, disable, log)
+	k.set = cfg.Kernel.Open(spec, programs, disable, log)
 	return k
 }
 
@@ -103,7 +102,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, cfg Config) error {
 			return err
 		}
 	}
-	kspec, err := btf.LoadKernelSpec()
+	kspec, err := cfg.Kernel.Types()
 	if err != nil {
 		return fmt.Errorf("the kernel offers no BTF: %w", err)
 	}

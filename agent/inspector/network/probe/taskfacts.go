@@ -24,7 +24,7 @@ type facts struct {
 var naming = []string{"memory", "pids", "cpu", "cpuacct", "blkio", "cpuset", "devices", "freezer", "net_cls", "net_prio", "perf_event", "hugetlb", "rdma", "misc"}
 
 func readFacts(cfg Config) (*facts, error) {
-	kspec, err := btf.LoadKernelSpec()
+	kspec, err := cfg.Kernel.Types()
 	if err != nil {
 		return nil, fmt.Errorf("the kernel offers no BTF: %w", err)
 	}

@@ -112,7 +112,7 @@ func (tr *trace) open() error {
 	if err := bake(spec); err != nil {
 		return err
 	}
-	tr.set = bpfload.Open(spec, tr.plan.programs, nil, tr.log)
+	tr.set = tr.cfg.Kernel.Open(spec, tr.plan.programs, nil, tr.log)
 	for _, p := range tr.plan.needed {
 		if f := tr.set.Failure(p); f != nil {
 			_ = tr.set.Close()

@@ -70,7 +70,7 @@ func openWatcher(cfg Config, onlyParent int, prepare func(*eventsSizes), log *sl
 		spec.Maps[eventsMapEvents].MaxEntries = sizes.ringBytes
 	}
 	end := eventsProgOnEnd
-	if !exitTellsLast() {
+	if !exitTellsLast(cfg.Kernel) {
 		end = eventsProgOnEndLive
 	}
 	w := &watcher{emit: cfg.Emit, log: log, proc: cfg.Proc, programs: map[string][]string{

@@ -44,7 +44,7 @@ func (w *watcher) load(spec *ebpf.CollectionSpec, cfg Config, sizes eventsSizes,
 	if sizes.flood {
 		load = append(load, bpfload.Program{Name: eventsProgFlood, Attach: bpfload.OnDemand})
 	}
-	w.set = bpfload.Open(spec, load, disable, log)
+	w.set = cfg.Kernel.Open(spec, load, disable, log)
 }
 
 // signalCause says why a signal was sent, from its si_code (siginfo.h).

@@ -27,6 +27,8 @@ type Config struct {
 	Proc    string   // where procfs is mounted; "" means /proc
 	Sys     string   // where sysfs is mounted; not used by this module
 	Disable []string // signals that stay off
+	// Kernel is shared by all that load programs. Nil: nothing is shared.
+	Kernel *bpfload.Kernel
 	// StateDir is a folder that outlives the agent, for the programs that are
 	// known on the node; "" keeps them in memory only.
 	StateDir string
@@ -80,7 +82,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 		cfg.Proc = "/proc"
 	}
 	exit := processProgOnExit
-	if !exitTellsLast() {
+	if !exitTellsLast(cfg.Kernel) {
 		exit = processProgOnExitLive
 	}
 	c := &Collector{cfg: cfg, missed: map[string]uint64{}, programs: map[string][]string{
@@ -100,7 +102,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 			}
 		}
 	}
-	c.set = bpfload.Open(spec, load, disable, log)
+	c.set = cfg.Kernel.Open(spec, load, disable, log)
 	c.dropHalves()
 	c.proc = newProcCounters(cfg.Proc)
 	offered := map[string]bool{}
@@ -129,8 +131,8 @@ func (c *Collector) disabled(signal string) bool { return slices.Contains(c.cfg.
 
 // exitTellsLast says whether the kernel's exit tracepoint has the argument
 // that tells the last thread of a process.
-func exitTellsLast() bool {
-	spec, err := btf.LoadKernelSpec()
+func exitTellsLast(kernel *bpfload.Kernel) bool {
+	spec, err := kernel.Types()
 	if err != nil {
 		return true // no BTF: nothing loads anyway, and says why
 	}

@@ -104,7 +104,7 @@ func (p *profiler) sample(t *target, hz uint64) (*sampling, error) {
 		return nil, err
 	}
 	s := &sampling{hz: hz, proc: p.cfg.Proc}
-	s.set = bpfload.Open(spec, []bpfload.Program{{Name: profileProgTakeSample, Attach: func(prog *ebpf.Program) (io.Closer, error) {
+	s.set = p.cfg.Kernel.Open(spec, []bpfload.Program{{Name: profileProgTakeSample, Attach: func(prog *ebpf.Program) (io.Closer, error) {
 		var err error
 		s.events, err = openPerfEvents(p.cfg.Sys, prog, hz)
 		return s.events, err

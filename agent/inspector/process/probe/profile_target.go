@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/cgroups"
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/process"
@@ -72,7 +73,7 @@ func (p *profiler) target(args inspector.Args, files *symbols.Files) (*target, e
 	if err != nil {
 		return nil, err
 	}
-	if t.groups, err = groupsOf(found); err != nil {
+	if t.groups, err = groupsOf(found, p.cfg.Kernel); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -80,7 +81,7 @@ func (p *profiler) target(args inspector.Args, files *symbols.Files) (*target, e
 
 // groupsOf picks the hierarchies to look in. A group may have the same path
 // in several, and its processes be in one of them only: memory and CPU first.
-func groupsOf(found cgroups.Target) ([]group, error) {
+func groupsOf(found cgroups.Target, kernel *bpfload.Kernel) ([]group, error) {
 	var out []group
 	if found.V2 != 0 {
 		out = append(out, group{found.V2, -1})
@@ -97,7 +98,7 @@ func groupsOf(found cgroups.Target) ([]group, error) {
 		if !ok || len(out) == maxGroups {
 			continue
 		}
-		if n, ok := subsystem(name); ok {
+		if n, ok := subsystem(kernel, name); ok {
 			out = append(out, group{id, n})
 		}
 	}
@@ -110,11 +111,11 @@ func groupsOf(found cgroups.Target) ([]group, error) {
 
 // subsystem is the kernel's number of a version 1 controller; it depends on
 // how the kernel was built.
-func subsystem(controller string) (int32, bool) {
+func subsystem(kernel *bpfload.Kernel, controller string) (int32, bool) {
 	if controller == "blkio" {
 		controller = "io"
 	}
-	spec, err := btf.LoadKernelSpec()
+	spec, err := kernel.Types()
 	if err != nil {
 		return 0, false
 	}

@@ -57,7 +57,7 @@ func (t *tasks) deviceIO(ctx context.Context, args inspector.Args, partial func(
 	if err := w.device.requestless(); err != nil {
 		return nil, err
 	}
-	tr, err := openTracer(w, t.ring, pidNamespace(t.cfg.Proc), t.log)
+	tr, err := openTracer(t.cfg.Kernel, w, t.ring, pidNamespace(t.cfg.Proc), t.log)
 	if err != nil {
 		return nil, err
 	}

@@ -87,7 +87,7 @@ func openWatcher(cfg Config, ringBytes, gates uint32, log *slog.Logger) (*watche
 		disable[eventProgramOf[signal]] = switchedOff
 	}
 	w := &watcher{emit: cfg.Emit, namer: newNamer(cfg.Sys), clock: clockOffset(), log: log, told: map[eventsGateKey]told{}}
-	w.set = bpfload.Open(spec, eventPrograms, disable, log)
+	w.set = cfg.Kernel.Open(spec, eventPrograms, disable, log)
 	w.gates, w.ungated, w.ring = w.set.Map(eventsMapGates), w.set.Map(eventsMapUngated), w.set.Map(eventsMapEvents)
 	if w.ring == nil {
 		return w, nil

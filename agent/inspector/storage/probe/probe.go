@@ -30,6 +30,8 @@ type Config struct {
 	Proc    string   // where procfs is mounted; "" means /proc
 	Sys     string   // where sysfs is mounted; "" means /sys
 	Disable []string // signals that stay off
+	// Kernel is shared by all that load programs. Nil: nothing is shared.
+	Kernel *bpfload.Kernel
 	// Emit takes what the module's own ring reports as it happens. It does not
 	// block and is safe for concurrent use. Nil: cold events are off.
 	Emit func(inspector.Occurrence)
@@ -107,7 +109,7 @@ func open(spec *ebpf.CollectionSpec, cfg Config, log *slog.Logger) *Collector {
 	if c.disabled(storage.SignalErrors) {
 		disable[storageProgRqError] = switchedOff
 	}
-	c.set = bpfload.Open(spec, []bpfload.Program{{Name: storageProgRqComplete}, {Name: storageProgRqError}}, disable, log)
+	c.set = cfg.Kernel.Open(spec, []bpfload.Program{{Name: storageProgRqComplete}, {Name: storageProgRqError}}, disable, log)
 	if m, o := c.set.Map(storageMapDevices), c.set.Map(storageMapOther); m != nil && o != nil {
 		c.maps = newRequestMaps(c.set, m, o)
 		// What was counted while the programs were loaded is in no window.

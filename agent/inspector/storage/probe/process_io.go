@@ -21,7 +21,7 @@ import (
 // account reads one process's I/O account, all threads at one go.
 type account struct{ set *bpfload.Set }
 
-func openAccount(pid, pidns uint32, log *slog.Logger) (*account, error) {
+func openAccount(kernel *bpfload.Kernel, pid, pidns uint32, log *slog.Logger) (*account, error) {
 	spec, err := loadAccount()
 	if err != nil {
 		return nil, fmt.Errorf("read the accounting program: %w", err)
@@ -29,7 +29,7 @@ func openAccount(pid, pidns uint32, log *slog.Logger) (*account, error) {
 	if err := errors.Join(spec.Variables[accountVarWantTgid].Set(pid), spec.Variables[accountVarOwnPidns].Set(pidns)); err != nil {
 		return nil, err
 	}
-	a := &account{set: bpfload.Open(spec, []bpfload.Program{{Name: accountProgEachThread, Attach: bpfload.Iterator}}, nil, log)}
+	a := &account{set: kernel.Open(spec, []bpfload.Program{{Name: accountProgEachThread, Attach: bpfload.Iterator}}, nil, log)}
 	if f := a.set.Failure(accountProgEachThread); f != nil {
 		_ = a.set.Close()
 		return nil, off(f)
@@ -152,12 +152,12 @@ func (t *tasks) processIO(ctx context.Context, args inspector.Args, partial func
 	if w.process, err = findProcess(t.cfg.Proc, args.Int(storage.ArgPid)); err != nil {
 		return nil, err
 	}
-	acc, err := openAccount(w.process.pid, pidNamespace(t.cfg.Proc), t.log)
+	acc, err := openAccount(t.cfg.Kernel, w.process.pid, pidNamespace(t.cfg.Proc), t.log)
 	if err != nil {
 		return nil, err
 	}
 	defer acc.set.Close()
-	tr, err := openTracer(w, t.ring, pidNamespace(t.cfg.Proc), t.log)
+	tr, err := openTracer(t.cfg.Kernel, w, t.ring, pidNamespace(t.cfg.Proc), t.log)
 	if err != nil {
 		return nil, err
 	}

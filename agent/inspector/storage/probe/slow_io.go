@@ -37,7 +37,7 @@ func (t *tasks) slowIO(ctx context.Context, args inspector.Args, partial func(*i
 	if err := t.inCgroup(&w, args); err != nil {
 		return nil, err
 	}
-	tr, err := openTracer(w, t.ring, pidNamespace(t.cfg.Proc), t.log)
+	tr, err := openTracer(t.cfg.Kernel, w, t.ring, pidNamespace(t.cfg.Proc), t.log)
 	if err != nil {
 		return nil, err
 	}

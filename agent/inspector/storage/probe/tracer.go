@@ -75,7 +75,7 @@ type tracer struct {
 }
 
 // openTracer loads the programs. A kernel that refuses them gives a *Refusal.
-func openTracer(w wanted, ringBytes, pidns uint32, log *slog.Logger) (*tracer, error) {
+func openTracer(kernel *bpfload.Kernel, w wanted, ringBytes, pidns uint32, log *slog.Logger) (*tracer, error) {
 	spec, err := loadTrace()
 	if err != nil {
 		return nil, fmt.Errorf("read the tracing programs: %w", err)
@@ -105,7 +105,7 @@ func openTracer(w wanted, ringBytes, pidns uint32, log *slog.Logger) (*tracer, e
 	}
 	t := &tracer{wanted: w}
 	// Ends before makings: no noted request is left without its end.
-	t.set = bpfload.Open(spec, []bpfload.Program{{Name: traceProgRqDone}, {Name: traceProgRqMerged}, {Name: traceProgRqMade}}, nil, log)
+	t.set = kernel.Open(spec, []bpfload.Program{{Name: traceProgRqDone}, {Name: traceProgRqMerged}, {Name: traceProgRqMade}}, nil, log)
 	needed := []string{traceProgRqDone}
 	if w.narrow() {
 		needed = append(needed, traceProgRqMade)
