@@ -14,10 +14,11 @@ const eventsHelp = `  --node NODE      only events of this node, by id or unique
   --kind KIND      only this kind; several with commas
   --severity S     only this severity and graver ones: info, warning, critical
   --since AGE      how far back, such as 15m or 6h; 24h unless given
+  --origin O       only those that nodes found (probe), or that people kept (task)
   --limit N        most rows; 50 unless given
-  --json           print one JSON object a line instead of a table
+  --json           print one JSON object a line, whole, instead of a table
 
-telltale call get_event '{"event_id":"…"}' shows one of them whole.
+The table cuts a long scope. telltale call get_event '{"event_id":"…"}' shows one of them whole.
 `
 
 // eventRow is what the table shows of an event.
@@ -47,7 +48,7 @@ func events(ctx context.Context, e env, f *flags) error {
 		most = n
 	}
 	args := map[string]any{"limit": min(most, 200)}
-	for name, v := range map[string]string{"node": f.node, "min_severity": f.severity} {
+	for name, v := range map[string]string{"node": f.node, "min_severity": f.severity, "origin": f.origin} {
 		if v != "" {
 			args[name] = v
 		}
@@ -89,23 +90,37 @@ func events(ctx context.Context, e env, f *flags) error {
 	case len(rows) == 0:
 		fmt.Fprintln(e.out, "no event matches")
 	default:
-		writeTable(e.out, []string{"FIRST SEEN", "NODE", "SEVERITY", "KIND", "STATE", "COUNT", "SCOPE", "EVENT"}, rows)
+		writeTable(e.out, []string{"FIRST SEEN", "NODE", "SEVERITY", "KIND", "STATE", "COUNT", "ORIGIN", "SCOPE", "EVENT"}, rows)
 	}
 	return nil
 }
 
 func (r eventRow) cells(colour bool) []string {
-	count, kind := strconv.FormatUint(r.Cumulative, 10), r.Kind
+	count, origin := strconv.FormatUint(r.Cumulative, 10), r.Origin
 	if r.Lost > 0 {
 		count = "≥" + count
 	}
 	if r.Origin == "task" {
-		kind += " (promoted)"
+		origin = "promoted"
 	}
 	scope := []string{}
 	for _, k := range sorted(r.Scope) {
 		scope = append(scope, k+"="+r.Scope[k])
 	}
 	shade := map[string]string{"critical": red, "warning": yellow}[r.Severity]
-	return []string{r.First.UTC().Format("2006-01-02 15:04:05Z"), r.Name, paint(r.Severity, shade, colour && shade != ""), kind, r.State, count, strings.Join(scope, " "), r.ID}
+	return []string{r.First.UTC().Format("2006-01-02 15:04:05Z"), r.Name, paint(r.Severity, shade, colour && shade != ""), r.Kind, r.State, count, origin, cut(strings.Join(scope, " "), maxScope), r.ID}
+}
+
+// maxScope is how much of a scope the table shows: the event's id comes after
+// it.
+const maxScope = 60
+
+// cut keeps the first and the last of a long text, for paths begin alike.
+func cut(s string, most int) string {
+	r := []rune(s)
+	if len(r) <= most {
+		return s
+	}
+	head := (most - 1) / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])
 }

@@ -59,9 +59,9 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"nodes", "[--status S] [--label K=V] [--search PREFIX] [--json]", "list the tenant's nodes", nodesHelp, nodes},
-		{"events", "[--node NODE] [--kind KIND] [--severity S] [--since AGE] [--json]", "list what went wrong, the youngest first", eventsHelp, events},
+		{"events", "[--node NODE] [--kind KIND] [--severity S] [--since AGE] [--origin O] [--json]", "list what went wrong, the youngest first", eventsHelp, events},
 		{"tools", "[--list] [--json]", "list the tools; --list adds instructions, descriptions and arguments", toolsHelp, tools},
-		{"call", "TOOL ['{json}']", "call one tool and print its text", callHelp, call},
+		{"call", "TOOL ['{json}'] [--json]", "call one tool and print its text", callHelp, call},
 		{"mcp", "[--validate]", "bridge an MCP client on stdin and stdout to the server", bridgeHelp, bridge},
 		{"version", "", "print the version", "", printVersion},
 	}

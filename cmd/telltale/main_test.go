@@ -111,7 +111,7 @@ func (d doorman) TenantBySlug(_ context.Context, slug string) (tenants.Tenant, e
 func (d doorman) Verify(_ context.Context, t tenants.Tenant, bearer string, _ netip.Addr) (tenants.Scope, error) {
 	switch bearer {
 	case "good":
-		return tenants.Scope{Tenant: t.ID, Slug: t.Slug, Granted: tenants.Read, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "x"}}, nil
+		return tenants.Scope{Tenant: t.ID, Slug: t.Slug, Granted: tenants.Read | tenants.Diagnose, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "x"}}, nil
 	case "blind":
 		return tenants.Scope{Tenant: t.ID, Slug: t.Slug, Granted: tenants.Payloads, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "y"}}, nil
 	}
@@ -133,6 +133,8 @@ func serve(t *testing.T) string {
 	}
 	reg := &inspector.Registry{}
 	reg.Add(inspector.Component{Name: "network", Metrics: []inspector.Metric{{Name: "network.events", Kind: inspector.Delta, Unit: inspector.Count, Help: "for tests"}}})
+	reg.Add(inspector.Component{Name: "storage", Tasks: []inspector.TaskKind{{Name: "monitor_process_io", Title: "Monitor a process's I/O", Help: "For tests. Use it in tests.", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace,
+		Args: []inspector.Arg{{Name: "pid", Kind: inspector.IntArg, Min: 1, Max: 1 << 22}}}}})
 	log := slog.New(slog.DiscardHandler)
 	d := doorman{tenants.Tenant{ID: tenants.NewTenantID(), Slug: "acme"}}
 	site, err := auth.NewSite(auth.SiteConfig{PublicURL: "http://127.0.0.1:1"})
@@ -141,7 +143,7 @@ func serve(t *testing.T) string {
 	}
 	ch := auth.NewChallenger(site, d, nil, log)
 	gate := auth.NewGate(site, auth.NewVerifier(d, d), nil, ch)
-	h := gate.Bearer(mcp.New(mcp.Config{Challenger: ch, Tenants: d, Services: mcp.Services{Fleet: f, Metrics: f, Registry: reg}, Log: log}))
+	h := gate.Bearer(mcp.New(mcp.Config{Challenger: ch, Tenants: d, Services: mcp.Services{Fleet: f, Metrics: f, Events: someEvents(), Tasks: tickets{}, Registry: reg}, Log: log}))
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
 	mux.Handle("/t/{tenant}/mcp/", h)
@@ -202,7 +204,7 @@ func TestCommands(t *testing.T) {
 		"nodes":              {url, "good", []string{"nodes"}, 0, []string{"NAME", "node-0", "a-much-longer-name", "offline"}, nil},
 		"nodes by status":    {url + "/", "good", []string{"nodes", "--status", "offline"}, 0, []string{"a-much-longer-name"}, nil},
 		"nodes as JSON":      {url, "good", []string{"nodes", "--json"}, 0, []string{`"name":"node-0"`}, nil},
-		"bad status":         {url, "good", []string{"nodes", "--status", "odd"}, 1, nil, []string{"INVALID_ARGUMENT status"}},
+		"bad status":         {url, "good", []string{"nodes", "--status", "odd"}, 1, nil, []string{"INVALID_ARGUMENT (status)"}},
 		"bad label":          {url, "good", []string{"nodes", "--label", "odd"}, 2, nil, []string{"KEY=VALUE"}},
 		"token file":         {url, "", []string{"nodes", "--token-file", tokenFile}, 0, []string{"node-0"}, nil},
 		"token file missing": {url, "", []string{"nodes", "--token-file=/nowhere/token"}, 2, nil, []string{"/nowhere/token"}},
@@ -224,7 +226,7 @@ func TestCommands(t *testing.T) {
 		"scope missing":      {url, "blind", []string{"call", "list_nodes"}, 1, nil, []string{"403", "telltale:read", "reference id"}},
 		"wrong path":         {strings.Replace(url, "/t/acme", "/elsewhere", 1), "good", []string{"nodes"}, 1, nil, []string{"404", "TELLTALE_URL"}},
 		"bridge without URL": {"", "good", []string{"mcp"}, 2, nil, []string{"TELLTALE_URL"}},
-		"validate":           {url, "good", []string{"mcp", "--validate"}, 0, nil, []string{"2026-07-28 and 2025-11-25", "5 tools"}},
+		"validate":           {url, "good", []string{"mcp", "--validate"}, 0, nil, []string{"2026-07-28 and 2025-11-25", "11 tools"}},
 		"validate, away":     {nobody, "good", []string{"mcp", "--validate"}, 3, nil, []string{"no answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ type flags struct {
 	search                     string
 	kind                       []string
 	node, severity             string
-	since, limit               string
+	since, limit, origin       string
 	rest                       []string
 }
 
@@ -44,11 +44,13 @@ func parseFlags(c command, args []string) (*flags, error) {
 		switches["json"] = &f.json
 		values["label"] = func(s string) { f.label = append(f.label, s) }
 		values["kind"] = func(s string) { f.kind = append(f.kind, strings.Split(s, ",")...) }
-		for name, to := range map[string]*string{"node": &f.node, "severity": &f.severity, "since": &f.since, "limit": &f.limit} {
+		for name, to := range map[string]*string{"node": &f.node, "severity": &f.severity, "since": &f.since, "limit": &f.limit, "origin": &f.origin} {
 			values[name] = func(s string) { *to = s }
 		}
 	case "tools":
 		switches["json"], switches["list"] = &f.json, &f.list
+	case "call":
+		switches["json"] = &f.json
 	case "mcp":
 		switches["validate"] = &f.validate
 	}

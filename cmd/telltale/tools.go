@@ -18,10 +18,14 @@ const toolsHelp = `  --list  the server's instructions, then each tool with desc
 `
 
 const callHelp = `The arguments are one JSON object; "-" reads it from standard input, nothing is {}.
-The answer's text goes to standard output. A refusal goes to standard error, exit 1.
+The answer's text goes to standard output. A refusal goes to standard error, exit 1;
+a task that failed on its only node prints its answer, and exits 1 as well.
+
+  --json  the structured answer or refusal instead of its text, as JSON
 
 Examples
   telltale call fleet_overview
+  telltale call explain '{"refusal":"pid_gone"}'
   telltale call metrics_summary '{"module":"network"}'
 `
 
@@ -169,12 +173,40 @@ func call(ctx context.Context, e env, f *flags) error {
 		return fmt.Errorf("%s (code %d); telltale tools lists the tools this token may use", wire.Message, wire.Code)
 	case err != nil:
 		return err
-	case res.IsError:
-		fmt.Fprintln(e.err, textOf(res))
+	}
+	out := textOf(res)
+	if f.json {
+		raw, err := json.MarshalIndent(res.StructuredContent, "", "  ")
+		if err != nil {
+			return fmt.Errorf("the server's answer is not understood: %w", err)
+		}
+		out = string(raw)
+	}
+	if res.IsError {
+		fmt.Fprintln(e.err, out)
 		return errReported
 	}
-	_, err = fmt.Fprintln(e.out, textOf(res))
-	return err
+	if _, err := fmt.Fprintln(e.out, out); err != nil {
+		return err
+	}
+	if failed(res) {
+		return errReported
+	}
+	return nil
+}
+
+// failed reports an answer about a task that ended without success on the only
+// node that it ran on. Of several nodes, what each found is the answer.
+func failed(res *sdk.CallToolResult) bool {
+	var task struct {
+		Ticket string            `json:"ticket_id"`
+		Status string            `json:"status"`
+		Nodes  []json.RawMessage `json:"nodes"`
+	}
+	if remarshal(res.StructuredContent, &task) != nil {
+		return false
+	}
+	return task.Ticket != "" && len(task.Nodes) == 1 && slices.Contains([]string{"FAILED", "TIMED_OUT", "NODE_DISCONNECTED", "EXPIRED"}, task.Status)
 }
 
 func textOf(res *sdk.CallToolResult) string {
