@@ -26,6 +26,7 @@ const (
 	concisePoints = 30
 	seriesRows    = 20
 	defaultSpan   = 5 * time.Minute
+	staleS        = 30 // age in seconds from which on no number is one of now
 )
 
 // observeMetrics are the tools about measured values.
@@ -97,7 +98,7 @@ func metricsSummary(ctx context.Context, m Metrics, c Call) (Answer, error) {
 	}
 	if len(got.Coverage.NotCovered) > 0 {
 		n := got.Coverage.NotCovered[0]
-		body.Next = append(body.Next, Next{"get_node", map[string]any{"node": n.Node}, "did not answer: " + n.Reason})
+		body.Next = append(body.Next, Next{"get_node", map[string]any{"node": n.Node}, "not covered: " + n.Reason})
 	}
 	return Answer{Body: body, Text: summaryText(body), Rows: rows}, nil
 }
@@ -191,8 +192,21 @@ func summaryText(a summaryAnswer) string {
 	if n := a.Summary.Node; n != nil {
 		on = " on " + inspector.CleanText(n.Name)
 	}
-	p.line("%s%s, %s to %s, newest data %s", a.Module, on, stamp(a.Window.From), stamp(a.Window.To), age(a.FreshnessS))
+	p.line("%s%s, %s to %s", a.Module, on, stamp(a.Window.From), stamp(a.Window.To))
+	switch of := ""; {
+	case a.FreshnessS == nil:
+		p.line("no data within that time")
+	default:
+		if a.Coverage.Answered > 1 {
+			of = " of the node furthest behind"
+		}
+		if *a.FreshnessS > staleS {
+			of += ": no number below is one of now"
+		}
+		p.line("newest data %s%s", age(a.FreshnessS), of)
+	}
 	p.coverage(a.Coverage)
+	p.notes(a.Notes)
 	p.line("windows: %d of %d received; %s, %d lost%s", a.Received, a.Expected, counted(a.Samples, "observation"), a.Lost, boundMark(a.LowerBound))
 	rows, silent := [][]string{}, map[string][]string{}
 	for _, m := range a.Metrics {
@@ -208,7 +222,7 @@ func summaryText(a summaryAnswer) string {
 			rows = append(rows, append([]string{"  (other)"}, statCells(m.Kind, m.Unit, *m.Other)...))
 		}
 	}
-	p.table([]string{"METRIC", "NOW/RATE", "MAX", "TOTAL", "MEAN", "P50", "P95", "P99"}, rows)
+	p.table([]string{"METRIC", "LAST/RATE", "MAX", "TOTAL", "MEAN", "P50", "P95", "P99"}, rows)
 	for _, reason := range sortedKeys(silent) {
 		p.line("unknown (%s): %s", reason, strings.Join(silent[reason], ", "))
 	}
@@ -218,7 +232,6 @@ func summaryText(a summaryAnswer) string {
 	if len(a.Unregistered) > 0 {
 		p.line("also sent, but unknown to this server: %s", strings.Join(a.Unregistered, ", "))
 	}
-	p.notes(a.Notes)
 	p.next(a.Next)
 	return p.String()
 }
@@ -239,7 +252,7 @@ func boundMark(lower bool) string {
 	return ""
 }
 
-// statCells are the columns NOW/RATE, MAX, TOTAL, MEAN, P50, P95, P99.
+// statCells are the columns LAST/RATE, MAX, TOTAL, MEAN, P50, P95, P99.
 func statCells(kind, unit string, s metrics.Stats) []string {
 	cell := func(v *float64, rate bool) string {
 		if v == nil {

@@ -86,7 +86,9 @@ type SummaryQuery struct {
 }
 
 // Summary is the state of one module over a span of time. A number that is not
-// known is null or left out, with the reason; it is never 0.
+// known is null or left out, with the reason; it is never 0. Numbers are of the
+// span, not of now: where a node's end before the span does, Notes says so and
+// why, and one whose module is off then is not covered.
 type Summary struct {
 	Module        string           `json:"module"`
 	Title         string           `json:"title,omitempty"`

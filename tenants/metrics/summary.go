@@ -64,6 +64,9 @@ func (s *Service) Summary(ctx context.Context, scope tenants.Scope, q SummaryQue
 		return Summary{}, err
 	}
 	sum.finish(&out)
+	if err := s.ended(ctx, scope, &out, sum, targets); err != nil {
+		return Summary{}, err
+	}
 	return out, s.reasons(ctx, scope, &out, targets)
 }
 
@@ -76,6 +79,7 @@ type summing struct {
 	slots    map[*table][]slot
 	stranger map[string]bool
 	silent   []*target
+	reached  []reach // of the nodes that answered
 
 	node  int       // ordinal of the node under way, from 1
 	ts    time.Time // of its newest window
@@ -237,6 +241,7 @@ func (s *summing) done(t *target) bool {
 		return true
 	}
 	s.out.Coverage.Answered++
+	s.reached = append(s.reached, reach{t, s.ts})
 	from := s.out.Window.From
 	if t.enrolled.After(from) {
 		from = t.enrolled
