@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-watch=45s rounds=12 round=400ms load=20s questions=3s nodes=1000 calls=30 waiting=100 crashes=20 storm=10s beside=3 third=500ms
+watch=45s rounds=10 round=400ms load=20s questions=3s nodes=1000 calls=30 waiting=100 crashes=20 storm=10s beside=3 third=500ms
 case ${1:-} in
   '') ;;
   --short) watch=20s rounds=5 round=200ms load=5s questions=1s nodes=300 calls=8 waiting=30 crashes=8 storm=4s beside=1 third=200ms ;;

@@ -28,7 +28,7 @@ import (
 
 func main() {
 	rounds := flag.Int("rounds", 4, "rounds of every comparison")
-	length := flag.Duration("round", 500*time.Millisecond, "length of a third of a round; a profile's is twice as long")
+	length := flag.Duration("round", 500*time.Millisecond, "length of a third of a round; a profile has twice the rounds")
 	floor := flag.Float64("floor", 0.2, "fail when ours is below this ratio: something broke; 0: only print")
 	only := flag.String("only", "", "only the tasks whose name contains this `WORD`")
 	results := flag.String("results", "", "`FILE` to append the result lines to")
@@ -89,7 +89,7 @@ func run(ctx context.Context, only string, rounds int, length time.Duration, flo
 	}
 	defer func() { err = errors.Join(err, lossy.Close()) }()
 	if strings.Contains("profile_on_cpu", only) {
-		if err := profiled(ctx, rounds, 2*length, table); err != nil {
+		if err := profiled(ctx, 2*rounds, length, table); err != nil {
 			return fmt.Errorf("profile_on_cpu: %w", err)
 		}
 	}
