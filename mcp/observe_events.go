@@ -84,7 +84,7 @@ func listEvents(ctx context.Context, s Services, c Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	body := eventsAnswer{Page: page, Notes: withNote(nil, note)}
+	body := eventsAnswer{Page: page, Notes: withNote(slices.Clone(page.Notes), note)}
 	if c.fitted() {
 		body.Notes = withNote(body.Notes, "the page was cut to "+counted(len(page.Events), "row")+" to fit the answer's byte budget")
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 )
@@ -117,5 +118,19 @@ func TestCoverageText(t *testing.T) {
 	p.coverage(c)
 	if got := p.String(); got != "coverage: 30 of 100 nodes answered\nnot covered: x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline), x\\u202e (offline) and 62 more" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// noted lists nothing and has something to say of it.
+type noted struct{ Events }
+
+func (noted) List(context.Context, tenants.Scope, events.ListQuery) (events.Page, error) {
+	return events.Page{Notes: []string{"reports were kept out"}}, nil
+}
+
+func TestNotesOfListsAreTold(t *testing.T) {
+	a, err := listEvents(t.Context(), Services{Events: noted{}}, Call{Args: values{"limit": float64(1000)}, Now: noon})
+	if err != nil || !strings.Contains(a.Text, "reports were kept out") || !strings.Contains(a.Text, "clamped") {
+		t.Errorf("%v %s", err, a.Text)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,15 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (P
 	if !c.all && len(c.ids) == 0 {
 		return p, nil
 	}
+	if q.Cursor == "" {
+		note, err := s.keptNote(ctx, scope.Tenant, c, after.from)
+		if err != nil {
+			return Page{}, err
+		}
+		if note != "" {
+			p.Notes = append(p.Notes, note)
+		}
+	}
 	pick := picking{s: s, q: q, after: after, crowd: c, tenant: scope.Tenant, limit: limit}
 	var end *position
 	if p.Events, end, err = pick.page(ctx); err != nil {
@@ -67,6 +77,26 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (P
 			Hint: "ask again with the cursor, or narrow by node, labels, kinds, severity or time"}
 	}
 	return p, nil
+}
+
+// keptNote says for which reasons reports of the nodes were kept out since a
+// time: events may be missing. What was too late or too far off in time may
+// have been a window too.
+func (s *Service) keptNote(ctx context.Context, tenant tenants.TenantID, c crowd, since time.Time) (string, error) {
+	var nodes [][16]byte
+	if !c.all {
+		nodes = c.ids
+	}
+	kept, err := s.metrics.KeptOut(ctx, tenant, nodes, []string{ReasonSkew, ReasonTooOld, ReasonFuture, ReasonMalformed, ReasonUnknown, ReasonTooMany}, since)
+	if len(kept) == 0 {
+		return "", err
+	}
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(kept)) {
+		parts = append(parts, fmt.Sprintf("%s of %d", reason, kept[reason]))
+	}
+	return fmt.Sprintf("reports of nodes were kept out since %s, so that events may be missing (%s); explain a node for more",
+		since.Format(time.RFC3339), strings.Join(parts, ", ")), nil
 }
 
 // checkQuery refuses what is out of bounds and reads where the page begins.

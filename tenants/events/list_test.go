@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,6 +199,32 @@ func TestCursorNamesNoForeignEvent(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// A list says that reports were kept out of the nodes that it is about, and of
+// no others.
+func TestListTellsWhatWasKeptOut(t *testing.T) {
+	w := newWorld(t)
+	notes := func(scope tenants.Scope, q ListQuery) string {
+		t.Helper()
+		return strings.Join(w.list(scope, q).Notes, "; ")
+	}
+	if got := notes(reader(w.a), ListQuery{}); got != "" {
+		t.Error(got)
+	}
+	w.exec(`insert into win_quarantine (tenant_id, node_id, reason, n, first_at, last_at, example) values ($1, $2, $3, 5, $4, $4, '')`,
+		uid(w.a), uid(idOf(w.n1)), ReasonTooMany, w.now().Add(-time.Hour))
+	for name, got := range map[string]string{"all": notes(reader(w.a), ListQuery{}), "the node": notes(reader(w.a), ListQuery{Node: "n1"})} {
+		if got != "reports of nodes were kept out since 2026-02-28T12:30:00Z, so that events may be missing (too_many_events of 1); explain a node for more" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for name, got := range map[string]string{"later": notes(reader(w.a), ListQuery{From: w.now().Add(-time.Minute)}), "another node": notes(reader(w.a), ListQuery{Node: "n2"}),
+		"outside the selector": notes(limited(w.a), ListQuery{}), "another tenant": notes(reader(w.b), ListQuery{})} {
+		if got != "" {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }
 

@@ -17,10 +17,14 @@ type Nodes interface {
 	ResolveNode(ctx context.Context, scope tenants.Scope, ref string) (tenants.NodeID, string, error)
 }
 
-// Metrics answers what the snapshots hold: one value a metric over the windows
-// that ended in from < t <= to.
+// Metrics answers about what else nodes report.
 type Metrics interface {
+	// Values is what the snapshots hold: one value a metric over the windows that
+	// ended in from < t <= to.
 	Values(ctx context.Context, tenant tenants.TenantID, node tenants.NodeID, names []string, from, to time.Time) ([]tenants.MetricValue, error)
+	// KeptOut counts for each of the reasons the nodes of which reports were kept
+	// out since a time; nil nodes are all of the tenant.
+	KeptOut(ctx context.Context, tenant tenants.TenantID, nodes [][16]byte, reasons []string, since time.Time) (map[string]int, error)
 }
 
 // Config tunes a Service. The zero value is the product's default.
