@@ -92,6 +92,11 @@ type TaskKind struct {
 	Args      []Arg
 	Targets   []string // at least one of these arguments must be given; empty: no target is mandatory
 	Signals   []string // capability signals of the component that it stands on
+	// Counts is what Count of a row counts, in the plural, by the row's label
+	// "row"; "" for the others.
+	Counts map[string]string
+	// Aim says where a target comes from, to who gave none.
+	Aim string
 }
 
 // Args are checked arguments: every default filled in. An absent optional

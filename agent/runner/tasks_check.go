@@ -60,7 +60,7 @@ func (t *Tasks) room(k inspector.TaskKind) *inspector.Refusal {
 	case t.stopping:
 		return refuseStopping()
 	case off != "":
-		return refuse("FAILED_PRECONDITION", inspector.ReasonFeatureOff, fmt.Sprintf("%s is off on this node: %s", k.Component, off), "look at the node's capabilities, or ask another node")
+		return refuse("FAILED_PRECONDITION", inspector.ReasonFeatureOff, fmt.Sprintf("%s is off on this node: %s", k.Component, off), "call get_node to see what the node can do, or ask another node")
 	case k.Cost == inspector.CostQuery && queries >= inspector.NodeQueries:
 		return refuse("RESOURCE_EXHAUSTED", inspector.ReasonTooManyQueries, fmt.Sprintf("the node answers at most %d queries at once", inspector.NodeQueries), wait)
 	case k.Cost == inspector.CostQuery:

@@ -218,6 +218,12 @@ func arguments(in map[string]any) map[string]any {
 			if finite(v) == v {
 				out[cleanText(k)] = v
 			}
+		case []string:
+			list := make([]any, min(len(v), maxEntries))
+			for i := range list {
+				list[i] = cleanText(v[i])
+			}
+			out[cleanText(k)] = list
 		}
 	}
 	return out

@@ -104,7 +104,8 @@ func cleanProfile(p *inspector.Profile) {
 	}
 }
 
-// cleanSteps keeps arguments that are plain values: no step needs more.
+// cleanSteps keeps arguments that are plain values or lists of text: no step
+// needs more.
 func cleanSteps(steps []inspector.NextStep) []inspector.NextStep {
 	steps = steps[:min(len(steps), maxNextSteps)]
 	for i := range steps {
@@ -120,11 +121,27 @@ func cleanSteps(steps []inspector.NextStep) []inspector.NextStep {
 				args[inspector.CleanText(k)] = inspector.CleanText(v)
 			case float64, bool:
 				args[inspector.CleanText(k)] = v
+			case []any:
+				if list, ok := cleanWords(v); ok {
+					args[inspector.CleanText(k)] = list
+				}
 			}
 		}
 		s.Args = args
 	}
 	return steps
+}
+
+// cleanWords is a list of text; ok is false for any other.
+func cleanWords(list []any) (words []any, ok bool) {
+	for _, v := range list[:min(len(list), maxFields)] {
+		s, ok := v.(string)
+		if !ok {
+			return nil, false
+		}
+		words = append(words, inspector.CleanText(s))
+	}
+	return words, len(words) > 0
 }
 
 func cleanText(m map[string]string) map[string]string {

@@ -40,7 +40,7 @@ func TestResultIsCutHonestly(t *testing.T) {
 	for i := range in.Profile.Folded {
 		in.Profile.Folded[i] = inspector.FoldedStack{Stack: "main;\x1b[31mred", Count: 3}
 	}
-	in.Next = []inspector.NextStep{{Tool: "list_events", Args: map[string]any{"since": 5.0, "deep": map[string]any{"x": "y"}, "s": "\u200b"}}}
+	in.Next = []inspector.NextStep{{Tool: "list_events", Args: map[string]any{"since": 5.0, "deep": map[string]any{"x": "y"}, "list": []any{"a\u200b"}, "odd": []any{"a", 1.0}, "s": "\u200b"}}}
 	in.Notes = strings.Split(strings.Repeat("note\x07,", 12), ",")
 	raw, err := json.Marshal(in)
 	must(t, err)
@@ -56,7 +56,7 @@ func TestResultIsCutHonestly(t *testing.T) {
 	if r.Totals["packets"] != 1<<63 || r.Totals[`bad\u0000`] != 1 || len(r.Notes) != 10 || r.Notes[0] != `note\u0007` {
 		t.Errorf("totals %v, notes %q", r.Totals, r.Notes)
 	}
-	if d := cmp.Diff(map[string]any{"since": 5.0, "s": `\u200b`}, r.Next[0].Args); d != "" {
+	if d := cmp.Diff(map[string]any{"since": 5.0, "list": []any{`a\u200b`}, "s": `\u200b`}, r.Next[0].Args); d != "" {
 		t.Errorf("arguments:\n%s", d)
 	}
 }

@@ -430,6 +430,12 @@ func TestRefusal(t *testing.T) {
 	if !strings.Contains(x.Verdict, "It holds on db1 now: off are module network") {
 		t.Error(x.Verdict)
 	}
+	for _, k := range fault.Kinds() {
+		x := w.explain(t, reader(w.a), Query{Refusal: k.String()})
+		if strings.Contains(x.Verdict, "means that ;") || strings.Contains(x.Verdict, "means that .") || !strings.Contains(x.Verdict, "the reason word after it") {
+			t.Errorf("%s: %s", k, x.Verdict)
+		}
+	}
 	for word, near := range map[string]string{"node_of_line": "node_offline", "too_many_trace": "too_many_traces", "pidgone": "pid_gone", "\x00\xff": "", strings.Repeat("x", 100_000): ""} {
 		_, err := w.s.Explain(context.Background(), reader(w.a), Query{Refusal: word})
 		if f := fault.Of(err); f == nil || f.Kind != fault.Invalid || f.Field != "refusal" || !strings.Contains(f.Msg, near) {

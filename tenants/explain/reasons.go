@@ -50,12 +50,12 @@ const readAgain = "try again in a moment; give the operator the reference id if 
 // reasons is every word that a refusal may bear and that a caller can act on.
 var reasons = map[string]reason{
 	// a node's own
-	inspector.ReasonPidGone:         {means: "no process has that pid on the node, or it ended meanwhile", next: "list the processes again, then name one that runs"},
+	inspector.ReasonPidGone:         {means: "no process has that pid on the node, or it ended meanwhile", next: `run profile_on_cpu {"cgroup":"/"} to see which processes use the CPU, then name one that runs`},
 	inspector.ReasonUnknownDevice:   {means: "the node has no block device of that name", next: "take the name from metrics_summary of module storage"},
 	inspector.ReasonUnknownIface:    {means: "the node has no network interface of that name", next: "take the name from metrics_summary of module network"},
 	inspector.ReasonUnknownCgroup:   {means: "the node has no such control group or container", next: "take it from the rows of an earlier task"},
-	inspector.ReasonFeatureOff:      {means: "the kernel, the agent's privileges or a switch keep off what this stands on", next: "see the capabilities of the node and their reasons", holds: off},
-	inspector.ReasonUnknownKind:     {means: "there is no such kind of task, or the node's agent is older and does not know it", next: "see the list of tools; upgrade the agent on the node"},
+	inspector.ReasonFeatureOff:      {means: "the kernel, the agent's privileges or a switch keep off what this stands on", next: "call get_node: its capabilities say what is off and why", holds: off},
+	inspector.ReasonUnknownKind:     {means: "there is no such kind of task, or the node's agent is older and does not know it", next: "call get_node to see the agent's version and what the node can do; upgrade the agent"},
 	inspector.ReasonNotAllowed:      {means: "the node's own configuration forbids this kind of task; no server can lift that", next: "ask whoever runs the node to allow it"},
 	inspector.ReasonScope:           {means: "the credential lacks the scope that this needs", next: "ask a tenant administrator for a token with that scope"},
 	inspector.ReasonTooManyTraces:   {means: "the node runs as many traces as it may", bound: fmt.Sprintf("%d traces a node", inspector.NodeTraces), next: "wait for one to end, or cancel one"},
@@ -63,7 +63,7 @@ var reasons = map[string]reason{
 	inspector.ReasonTooManyQueries:  {means: "the node answers as many queries as it may", bound: fmt.Sprintf("%d queries a node", inspector.NodeQueries), next: "try again in a moment"},
 	inspector.ReasonLate:            {means: "the request reached the node after it had to begin, so it never began", next: "start the task again"},
 	inspector.ReasonDuplicateTask:   {means: "the node has a task of this id already", next: "look at the ticket"},
-	inspector.ReasonBudget:          {means: "the agent is over its own budget and takes no work", next: "see the node's agent_budget events, then try a shorter or narrower task"},
+	inspector.ReasonBudget:          {means: "the agent is over its own budget and takes no work", next: "list_events of the kind agent_budget says which budget; then try a shorter or narrower task"},
 	inspector.ReasonMemory:          {means: "the task reached its memory budget", next: "narrow the target"},
 	inspector.ReasonAgentRestarted:  {means: "the agent was started anew while the task ran, and the task ended with its former life", next: "see what restarted it, then start the task again"},
 	inspector.ReasonAgentStopping:   {means: "the agent was stopping", next: "start the task again when the node is back", holds: away},
@@ -76,15 +76,15 @@ var reasons = map[string]reason{
 	"unknown_argument":  {means: "the tool takes no argument of that name", next: "see the tool's arguments"},
 	"out_of_bounds":     {means: "a number lies outside its bounds; it is not clamped", bound: fmt.Sprintf("%d s for a duration, others as the tool says", inspector.MaxTaskSeconds), next: "send a value within the bounds"},
 	"malformed":         {means: "a value has the wrong form", next: "see what the field wants"},
-	"no_target":         {means: "the task is costly without a target and got none", next: "name a pid, cgroup, device, interface or tuple, as the tool says"},
+	"no_target":         {means: "the task is costly without a target and got none", next: `send the tool's target: for profile_on_cpu "cgroup":"/" is the whole machine; devices are in metrics_summary of module storage, interfaces in that of network`},
 	"one_subject":       {means: "explain takes exactly one subject", next: "send the one that the question is about"},
 	"node_and_selector": {means: "node and selector exclude each other", next: "send one of them"},
 	"no_node":           {means: "the call does not say where", next: "send node or selector"},
 
 	// nodes
-	"unknown_node":         {means: "no node in your reach has that id or name", next: "list the nodes to see their ids and names"},
+	"unknown_node":         {means: "no node in your reach has that id or name", next: "call list_nodes to see their ids and names"},
 	"ambiguous_node":       {means: "several nodes bear that name", next: "name the node by its id"},
-	"no_nodes":             {means: "no node in your reach bears all of these labels", next: "list the nodes to see their labels"},
+	"no_nodes":             {means: "no node in your reach bears all of these labels", next: "call list_nodes to see their labels"},
 	"too_many_nodes":       {means: "the selector matches more nodes than one call may ask", bound: "50 nodes a call", next: "add a label"},
 	"node_offline":         {means: "the node has no open stream", next: "explain the node", holds: statusIs("offline")},
 	"node_stale":           {means: "the node's stream is open and silent", bound: tenants.NodeStaleAfter.String() + " of silence", next: "explain the node", holds: statusIs("stale")},
@@ -110,7 +110,7 @@ var reasons = map[string]reason{
 
 	// events
 	"unknown_event":   {means: "no event in your reach has that id or is of that kind; of a node's report, the agent is newer than the server", next: "take the id from list_events", holds: kept("unknown_event")},
-	"too_many_events": {means: "the node made more records of one kind of event within an hour than are taken", bound: "250 records of a kind an hour", next: "see the node's events for what storms", holds: kept("too_many_events")},
+	"too_many_events": {means: "the node made more records of one kind of event within an hour than are taken", bound: "250 records of a kind an hour", next: "list_events of the node shows what storms", holds: kept("too_many_events")},
 
 	// data kept out
 	"clock_skew":      {means: "the node's clock is too far from the server's to be corrected", bound: tenants.SkewCorrected.String(), next: "set the clock of the machine", holds: kept("clock_skew")},
@@ -142,6 +142,7 @@ var reasons = map[string]reason{
 	"canceled":           {means: "the caller went away before the answer", next: "ask again and stay"},
 	"invalid_text":       {means: "text must be valid UTF-8 without zero bytes", next: "send clean text"},
 	"no_such_row":        {means: "the result has no such row", next: "see the rows with check_task_result"},
+	"ambiguous_row":      {means: "several rows of the result carry these labels", next: "send row, or more of the row's labels"},
 	"no_finding":         {means: "the call does not say which finding", next: "send row, or labels"},
 
 	// why a node is not covered by an answer
@@ -151,7 +152,7 @@ var reasons = map[string]reason{
 	"quarantined": {means: "the node's clock is too far off, and its new data is kept out", bound: tenants.SkewCorrected.String() + " of skew", next: "set the clock of the machine", holds: statusIs("quarantined")},
 	"duplicate":   {means: "two agents use the node's identity at once", next: "enrol one of the machines anew", holds: statusIs("duplicate")},
 	"revoked":     {means: "the node's certificate was revoked", next: "enrol the machine anew if it shall come back", holds: statusIs("revoked")},
-	"off":         {means: "the component is switched off or all its signals are off on the node", next: "see the capabilities of the node and their reasons", holds: off},
+	"off":         {means: "the component is switched off or all its signals are off on the node", next: "call get_node: its capabilities say what is off and why", holds: off},
 	"no_data":     {means: "the node is online and sent nothing of this within the window", next: "take a longer window, or explain the node", holds: away},
 
 	// the server's own

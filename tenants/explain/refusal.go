@@ -32,7 +32,7 @@ func Reasons() []string { return slices.Sorted(maps.Keys(reasons)) }
 
 // refusal explains a reason, and whether it holds for a node now.
 func (s *Service) refusal(ctx context.Context, scope tenants.Scope, name, ref string) (Explanation, error) {
-	r, ok := reasons[name]
+	r, kind, ok := wordOf(name)
 	if !ok {
 		clean, _ := inspector.CleanLabel(name)
 		return Explanation{}, fault.Bad("refusal", "no reason %.60q is known; near are %s", clean, strings.Join(nearest(clean, 5), ", ")).
@@ -63,6 +63,10 @@ func (s *Service) refusal(ctx context.Context, scope tenants.Scope, name, ref st
 		x.Next = []inspector.NextStep{{Tool: "get_node", Args: map[string]any{"node": n.ID}, Why: "the state of the node in full"}}
 	}
 	x.Verdict += " Next: " + do + "."
+	if kind {
+		x.Verdict += " " + name + " is a kind of error: the reason word after it, such as " + inspector.ReasonPidGone + ", says more; send that as refusal."
+		x.notLooked("the reason", "a kind of error was named")
+	}
 	return x, nil
 }
 

@@ -19,6 +19,7 @@ import (
 
 const (
 	maxText   = 500 // bytes of a message
+	maxWords  = 20  // entries of a list among the arguments of a step
 	maxLabels = 32  // of a row, a sample, a map of totals
 	maxNotes  = 10
 	maxNext   = 3
@@ -217,6 +218,16 @@ func cleanArgs(m map[string]any) map[string]any {
 			}
 		case int64, int, bool, json.Number:
 			out[k] = v
+		case []any: // such as the names of metrics
+			words := []any{}
+			for _, w := range v[:min(len(v), maxWords)] {
+				if s, ok := w.(string); ok {
+					words = append(words, clip(s, maxText))
+				}
+			}
+			if len(words) > 0 {
+				out[k] = words
+			}
 		}
 	}
 	return out
@@ -241,7 +252,7 @@ func cleanRefusal(r *inspector.Refusal) *inspector.Refusal {
 		c.Msg = "the node gave no reason in words"
 	}
 	if c.Next == "" {
-		c.Next = "look at the node's status and capabilities, then start the task again"
+		c.Next = "call get_node to see how the node is and what it can do, then start the task again"
 	}
 	return &c
 }

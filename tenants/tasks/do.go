@@ -93,7 +93,7 @@ func (s *Service) plan(ctx context.Context, scope tenants.Scope, req Request) (*
 	}
 	args, err := kind.Check(req.Args)
 	if err != nil {
-		return nil, badArgument(err)
+		return nil, badArgument(kind, err)
 	}
 	if (req.Node == "") == (len(req.Labels) == 0) {
 		return nil, fault.Bad("node", "give either a node or a selector").Do("name one node by id or name, or give a selector of labels")
@@ -159,7 +159,7 @@ func refuse(t tenants.Target) error {
 			return nil
 		}
 		return fault.Newf(fault.Precondition, inspector.ReasonFeatureOff, "what this task needs is off on %s: %s", t.Name, t.Off).
-			Do("see the node's capabilities; choose another node or another task")
+			Do("call get_node to see what is off there and why; choose another node or another task")
 	}
 	msg, do := "is not connected", "look at the node's status with get_node and try again when it is online"
 	switch t.Status {
@@ -197,7 +197,7 @@ func (s *Service) unknownKind(name string) error {
 	return e
 }
 
-func badArgument(err error) error {
+func badArgument(k inspector.TaskKind, err error) error {
 	var bad *inspector.ArgError
 	if !errors.As(err, &bad) {
 		return err
@@ -205,6 +205,9 @@ func badArgument(err error) error {
 	e := &fault.Error{Kind: fault.Invalid, Reason: bad.Reason, Field: bad.Arg, Msg: bad.Msg, Next: "correct the argument and start the task again"}
 	if bad.Reason == "no_target" {
 		e.Next = "give a target, so that the task looks at no more than it must"
+		if k.Aim != "" {
+			e.Next = k.Aim
+		}
 	}
 	return e
 }

@@ -49,7 +49,7 @@ func visible(sel tenants.Selector, args *[]any) string {
 }
 
 func unknownTicket() error {
-	e := fault.New(fault.NotFound, "unknown_ticket", "no task with this ticket").Do("list the tasks to see their tickets; a task is forgotten after seven days")
+	e := fault.New(fault.NotFound, "unknown_ticket", "no task with this ticket").Do("use the ticket_id that the task's first answer gave; a task is forgotten after seven days")
 	e.Field = "ticket_id"
 	return e
 }

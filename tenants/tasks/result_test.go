@@ -78,7 +78,7 @@ func TestResultNumbers(t *testing.T) {
 	const huge = math.MaxUint64
 	r := &inspector.TaskResult{Totals: map[string]uint64{"a": huge, "b": 7}, Lost: huge, OtherRows: huge, OtherCount: huge, Truncated: huge, Unknown: huge, SampleRate: huge,
 		Samples: []inspector.ResultSample{{Values: map[string]float64{"big": 1 << 60, "ok": 1}}},
-		Next:    []inspector.NextStep{{Args: map[string]any{"big": 1e300, "ok": 1.0}}},
+		Next:    []inspector.NextStep{{Args: map[string]any{"big": 1e300, "ok": 1.0, "metrics": []any{"a.b", 1.0}, "none": []any{}}}},
 		Profile: &inspector.Profile{Hz: huge, CPUs: huge, Seconds: math.MaxFloat64, Samples: huge, Kernel: huge, Unnamed: huge, LeftOut: huge,
 			Top: []inspector.ProfileFrame{{Self: huge, Total: huge, Share: 1e308}}, Folded: []inspector.FoldedStack{{Count: huge}}}}
 	for range inspector.MaxResultRows + 2 {
@@ -113,7 +113,7 @@ func TestResultNumbers(t *testing.T) {
 	}
 	check("", all)
 	c := cleanResult(*r)
-	if c.Totals["b"] != 7 || c.OtherCount != inspector.MaxCount || len(c.Rows[0].Values) != 1 || len(c.Samples[0].Values) != 1 || len(c.Next[0].Args) != 1 {
+	if c.Totals["b"] != 7 || c.OtherCount != inspector.MaxCount || len(c.Rows[0].Values) != 1 || len(c.Samples[0].Values) != 1 || len(c.Next[0].Args) != 2 || len(c.Next[0].Args["metrics"].([]any)) != 1 {
 		t.Errorf("%+v", c)
 	}
 	if p := c.Profile; math.IsInf(float64(p.Hz*p.CPUs)*p.Seconds, 0) || p.Hz*p.CPUs/p.CPUs != p.Hz || p.Top[0].Share != 1 {

@@ -49,19 +49,22 @@ func Tasks() []inspector.TaskKind {
 				{Name: ArgReason, Kind: inspector.TextArg, Max: 64, Help: "only this reason by the kernel's name, for example NETFILTER_DROP or SOCKET_RCVBUFF"},
 				{Name: ArgInterface, Kind: inspector.TextArg, Max: 15, Help: "only drops on an interface of this name, in whatever namespace"},
 			}, sockets...)...),
+			Counts: map[string]string{"": "packets"},
 		},
 		{
 			Name: TraceRetransmits, Title: "Trace TCP retransmits", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{Retransmits},
 			Help: "Which TCP connections send segments again: by addresses and ports, with state, round-trip time, segments in flight, cgroup and the process that owns the socket. " +
 				"Counts are segments, SYN and SYN-ACK among them, and equal the kernel's RetransSegs. Use when a connection is slow, retransmit_segments rises or a retransmit_burst event came; " +
 				"all network namespaces of the node are seen. Rows that share a remote address point at the path or that peer; rows of all peers at this node's own link. Next: trace_network_drops for the same port.",
-			Args: with(sockets...),
+			Args:   with(sockets...),
+			Counts: map[string]string{"": "segments"},
 		},
 		{
 			Name: MonitorTCP, Title: "Monitor TCP connections", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{Opens, Closes, SocketEnds, ResetsIn, ResetsOut},
 			Help: "Which TCP connections open, are accepted, fail, close and are reset, by direction, remote address, service port and process, with bytes, round-trip time and life time of those that ended. " +
 				"Use for refused or aborted connections, connection storms and to see who talks to whom; connections that stand still show nothing. Next: trace_tcp_retransmits for a slow peer.",
-			Args: with(sockets...),
+			Args:   with(sockets...),
+			Counts: map[string]string{"": "connection events"},
 		},
 		{
 			Name: MonitorInterface, Title: "Monitor an interface's traffic", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{Interfaces},
@@ -72,6 +75,8 @@ func Tasks() []inspector.TaskKind {
 				inspector.Arg{Name: ArgPid, Kind: inspector.IntArg, Min: 1, Max: MaxPid, Help: "look in the network namespace of this process, for example one inside a container"},
 			),
 			Targets: []string{ArgInterface},
+			Counts:  map[string]string{"": "packets"},
+			Aim:     `metrics_summary {"module":"network","format":"detailed"} shows the interfaces that pass packets, such as eth0`,
 		},
 	}
 }

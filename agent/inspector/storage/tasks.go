@@ -43,6 +43,7 @@ func Tasks() []inspector.TaskKind {
 				{Name: ArgOperation, Kind: inspector.EnumArg, Values: Operations[:], Help: "only this operation"},
 				{Name: ArgThreshold, Kind: inspector.IntArg, Min: 1, Max: 60_000, Default: 10, Help: "milliseconds from which a request counts as slow"},
 			}, trace...),
+			Counts: map[string]string{"": "slow requests"},
 		},
 		{
 			Name: MonitorProcessIO, Title: "Monitor a process's I/O", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{SignalRequests},
@@ -50,6 +51,8 @@ func Tasks() []inspector.TaskKind {
 				"Use to tell whether a process causes the load on a disk; writes that were cancelled before they reached a disk are told apart. Next: monitor_device_io on its busiest device.",
 			Args:    append([]inspector.Arg{pid}, trace...),
 			Targets: []string{ArgPid},
+			Counts:  map[string]string{"": "requests", "thread": "system calls"},
+			Aim:     "trace_slow_io without a target, or monitor_device_io, shows the pids of processes that use a disk",
 		},
 		{
 			Name: MonitorDeviceIO, Title: "Monitor a device's I/O", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{SignalRequests},
@@ -57,6 +60,8 @@ func Tasks() []inspector.TaskKind {
 				"Counts equal /sys/block/DEVICE/stat. Use when a device is busy, slow or failing. Next: monitor_process_io on the busiest process, trace_slow_io on the device.",
 			Args:    append([]inspector.Arg{device}, trace...),
 			Targets: []string{ArgDevice},
+			Counts:  map[string]string{"": "requests"},
+			Aim:     `metrics_summary {"module":"storage"} shows the devices that are in use, such as vda or nvme0n1`,
 		},
 	}
 }

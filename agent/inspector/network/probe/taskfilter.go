@@ -30,7 +30,7 @@ type process struct {
 
 func gone(pid int64) error {
 	return &inspector.Refusal{Kind: "NOT_FOUND", Reason: inspector.ReasonPidGone, Arg: network.ArgPid,
-		Msg: fmt.Sprintf("the node has no process %d", pid), Next: "it has ended or never was; take a pid from a present row or sample"}
+		Msg: fmt.Sprintf("the node has no process %d", pid), Next: "it has ended or never was; take a pid from a present row or sample, or from profile_on_cpu {\"cgroup\":\"/\"}"}
 }
 
 func invalid(arg, msg, next string) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/agent/symbols"
 )
 
 // Slots of a task's counts map; they mirror enum count in bpf/task.h.
@@ -53,6 +54,8 @@ type trace struct {
 	args   inspector.Args
 	set    *bpfload.Set
 	counts []uint64
+	naming context.Context // set when the looking is over: for naming all that is shown
+	named  time.Time       // when names were last looked up
 
 	mu      sync.Mutex // of what sample and result share
 	records uint64     // out of the ring
@@ -88,7 +91,7 @@ func (t *tracer) run(ctx context.Context, args inspector.Args, partial func(*ins
 }
 
 func off(reason string) error {
-	return &inspector.Refusal{Kind: "FAILED_PRECONDITION", Reason: inspector.ReasonFeatureOff, Msg: reason, Next: "see the node's capabilities for what it can do; metrics_summary works without this"}
+	return &inspector.Refusal{Kind: "FAILED_PRECONDITION", Reason: inspector.ReasonFeatureOff, Msg: reason, Next: "call get_node to see what this node can do; metrics_summary works without it"}
 }
 
 func (tr *trace) open() error {
@@ -185,10 +188,21 @@ func (tr *trace) watch(ctx context.Context, partial func(*inspector.TaskResult))
 	if err != nil {
 		return nil, err
 	}
+	naming, done := symbols.Until(ctx)
+	defer done()
+	tr.naming = naming
 	tr.owners()
 	res, err := tr.result(from, to)
 	if err != nil {
 		return nil, err
+	}
+	if naming.Err() != nil {
+		res.Notes = append(res.Notes, "the time for naming ran out: kernel functions without a name may have one")
+	}
+	for _, slow := range []string{bpfload.Slow("loading the programs", tr.set.Took()), bpfload.Slow("reading and naming what was found", time.Since(to))} {
+		if slow != "" {
+			res.Notes = append(res.Notes, slow)
+		}
 	}
 	if note != "" {
 		res.Notes = append(res.Notes, note)
@@ -235,6 +249,26 @@ func (tr *trace) arm(on uint64) error {
 		return fmt.Errorf("switch the task's programs: %w", err)
 	}
 	return nil
+}
+
+// nameEvery is how often a running task looks up the names of what it found
+// since: each time is a pass over all of the kernel's symbols.
+const nameEvery = 5 * time.Second
+
+// mayName says whether it is time to look names up, and how long that may go
+// on.
+func (tr *trace) mayName(from time.Time) (context.Context, bool) {
+	if tr.naming != nil {
+		return tr.naming, true
+	}
+	if tr.named.IsZero() {
+		tr.named = from
+	}
+	if time.Since(tr.named) < nameEvery {
+		return nil, false
+	}
+	tr.named = time.Now()
+	return context.Background(), true
 }
 
 func (tr *trace) take(raw []byte) {

@@ -144,7 +144,7 @@ func gone(pid int64, err error) error {
 		return fmt.Errorf("read the process %d: %w", pid, err)
 	}
 	return &inspector.Refusal{Kind: "NOT_FOUND", Reason: inspector.ReasonPidGone, Arg: storage.ArgPid,
-		Msg: fmt.Sprintf("no process %d runs on the node", pid), Next: "take a pid from trace_slow_io or monitor_device_io, or from the node itself"}
+		Msg: fmt.Sprintf("no process %d runs on the node", pid), Next: "take a pid from trace_slow_io, monitor_device_io or profile_on_cpu {\"cgroup\":\"/\"}"}
 }
 
 // alive says whether the same process still runs.
