@@ -2,6 +2,7 @@ package symbols
 
 import (
 	"bufio"
+	"context"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -134,8 +135,8 @@ func (im *Image) Address(offset uint64) (uint64, bool) {
 
 // Names names a batch of the file's addresses: from .symtab, for a stripped
 // Go program from .gopclntab, and from .dynsym. What has no name is not in
-// the result.
-func (im *Image) Names(addrs []uint64) (names map[uint64]string) {
+// the result, nor is what a table that was not through when ctx ended has.
+func (im *Image) Names(ctx context.Context, addrs []uint64) (names map[uint64]string) {
 	names = map[uint64]string{}
 	defer func() { _ = recover() }() // the file is anybody's; what was found stays
 	take := func(source string, read func([]uint64) map[uint64]string) {
@@ -145,7 +146,7 @@ func (im *Image) Names(addrs []uint64) (names map[uint64]string) {
 				open = append(open, a)
 			}
 		}
-		if len(open) == 0 {
+		if len(open) == 0 || ctx.Err() != nil {
 			return
 		}
 		found := read(open)
@@ -156,11 +157,11 @@ func (im *Image) Names(addrs []uint64) (names map[uint64]string) {
 			names[a] = n
 		}
 	}
-	take(".symtab", func(a []uint64) map[uint64]string { return im.table(elf.SHT_SYMTAB, a) })
+	take(".symtab", func(a []uint64) map[uint64]string { return im.table(ctx, elf.SHT_SYMTAB, a) })
 	if im.Go {
-		take(".gopclntab", im.goNames)
+		take(".gopclntab", func(a []uint64) map[uint64]string { return im.goNames(ctx, a) })
 	}
-	take(".dynsym", func(a []uint64) map[uint64]string { return im.table(elf.SHT_DYNSYM, a) })
+	take(".dynsym", func(a []uint64) map[uint64]string { return im.table(ctx, elf.SHT_DYNSYM, a) })
 	return names
 }
 
@@ -182,7 +183,7 @@ type symbol struct {
 }
 
 // table reads a symbol table once, front to back.
-func (im *Image) table(kind elf.SectionType, addrs []uint64) map[uint64]string {
+func (im *Image) table(ctx context.Context, kind elf.SectionType, addrs []uint64) map[uint64]string {
 	sec := im.elf.SectionByType(kind)
 	if sec == nil || sec.Type == elf.SHT_NOBITS || int(sec.Link) >= len(im.elf.Sections) {
 		return nil
@@ -195,7 +196,10 @@ func (im *Image) table(kind elf.SectionType, addrs []uint64) map[uint64]string {
 	}
 	in := bufio.NewReaderSize(io.NewSectionReader(im.file, int64(sec.Offset), int64(min(sec.FileSize, maxSymbols*24))), 64<<10)
 	entry := make([]byte, size)
-	for {
+	for n := 0; ; n++ {
+		if n%lookUp == 0 && ctx.Err() != nil {
+			return nil
+		}
 		if _, err := io.ReadFull(in, entry); err != nil {
 			break
 		}

@@ -137,7 +137,7 @@ func TestReadingIsBounded(t *testing.T) {
 	if err != nil || !im.Go {
 		t.Fatal(im, err)
 	}
-	if names := im.Names([]uint64{1, 2}); len(names) != 0 || !held.Spent() || f.read > 5*table {
+	if names := im.Names(t.Context(), []uint64{1, 2}); len(names) != 0 || !held.Spent() || f.read > 5*table {
 		t.Errorf("%v after %d bytes, spent %v", names, f.read, held.Spent())
 	}
 	if _, err := NewImage(metered{f, &held.left}); err == nil {

@@ -2,6 +2,7 @@ package symbols
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"slices"
@@ -24,8 +25,9 @@ type place struct {
 }
 
 // Names names a batch of the process's addresses. Every address is in the
-// result, unnamed ones with an empty Function.
-func (p *Process) Names(addrs []uint64) map[uint64]Frame {
+// result, unnamed ones with an empty Function: when ctx ends, that is what was
+// not looked up by then.
+func (p *Process) Names(ctx context.Context, addrs []uint64) map[uint64]Frame {
 	out := make(map[uint64]Frame, len(addrs))
 	places := map[uint64]place{}
 	ask := map[*Image][]uint64{}
@@ -60,7 +62,7 @@ func (p *Process) Names(addrs []uint64) map[uint64]Frame {
 	names := map[*Image]map[uint64]string{}
 	for im, list := range ask {
 		slices.Sort(list)
-		names[im] = im.Names(slices.Compact(list))
+		names[im] = im.Names(ctx, slices.Compact(list))
 	}
 	for a, pl := range places {
 		name := names[pl.image][pl.addr]

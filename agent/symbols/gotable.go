@@ -1,6 +1,7 @@
 package symbols
 
 import (
+	"context"
 	"debug/elf"
 	"encoding/binary"
 	"io"
@@ -178,7 +179,7 @@ func (t *goTable) value(i, half int64) uint64 {
 }
 
 // goNames names addresses from the table; the last entry is its end.
-func (im *Image) goNames(addrs []uint64) map[uint64]string {
+func (im *Image) goNames(ctx context.Context, addrs []uint64) map[uint64]string {
 	t := im.goTable()
 	if t == nil {
 		return nil
@@ -186,6 +187,9 @@ func (im *Image) goNames(addrs []uint64) map[uint64]string {
 	out := map[uint64]string{}
 	first, end := t.value(0, 0), t.value(t.count, 0)
 	for _, addr := range addrs {
+		if ctx.Err() != nil {
+			break
+		}
 		if addr < first || addr >= end {
 			continue
 		}

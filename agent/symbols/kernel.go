@@ -10,6 +10,7 @@ package symbols
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -67,7 +68,7 @@ func (t *KernelTable) Lookup(addr uint64) (name string, ok bool) {
 	defer t.mu.Unlock()
 	name, asked := t.known[addr]
 	if !asked {
-		name = t.Names([]uint64{addr})[addr]
+		name = t.Names(context.Background(), []uint64{addr})[addr]
 		if len(t.known) >= maxKnown {
 			clear(t.known)
 		}
@@ -80,10 +81,15 @@ func (t *KernelTable) Lookup(addr uint64) (name string, ok bool) {
 // further from the symbol before it lies in something that has none.
 const maxKernelFunction = 1 << 20
 
+// lookUp is after how many symbols a pass over a table looks whether its time
+// is over.
+const lookUp = 1024
+
 // Names names a batch of addresses in one pass over the list: "tcp_v4_rcv",
 // or "nf_hook [nf_tables]" inside a module. What has no name is not in the
-// result. A list that cannot be read gives none.
-func (t *KernelTable) Names(addrs []uint64) map[uint64]string {
+// result. A list that cannot be read gives none, nor does one that is not
+// through when ctx ends: what is nearest is known at its end only.
+func (t *KernelTable) Names(ctx context.Context, addrs []uint64) map[uint64]string {
 	found := newNearest(addrs)
 	names := make([]string, len(found.addrs))
 	f, err := os.Open(t.path)
@@ -92,7 +98,10 @@ func (t *KernelTable) Names(addrs []uint64) map[uint64]string {
 	}
 	defer f.Close()
 	lines := bufio.NewReaderSize(f, 64<<10)
-	for {
+	for n := 0; ; n++ {
+		if n%lookUp == 0 && ctx.Err() != nil {
+			return nil
+		}
 		line, err := lines.ReadSlice('\n')
 		if s, ok := parseSymbol(line); ok && s.addr != 0 {
 			// Data takes part, so that nothing beyond the code is named after

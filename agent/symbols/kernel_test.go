@@ -41,10 +41,10 @@ func TestKernelNames(t *testing.T) {
 	for a := range want {
 		asked = append(asked, a, a)
 	}
-	if d := cmp.Diff(want, k.Names(asked)); d != "" {
+	if d := cmp.Diff(want, k.Names(t.Context(), asked)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if got := k.Names(nil); len(got) != 0 {
+	if got := k.Names(t.Context(), nil); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
 	if name, ok := k.Lookup(0xffffffff81000200); !ok || name != "last" {
@@ -79,6 +79,6 @@ func BenchmarkKernelNames(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		k.Names(addrs)
+		k.Names(b.Context(), addrs)
 	}
 }

@@ -104,7 +104,7 @@ func TestNamesOfRealPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 			end() // what was seen can be named afterwards
-			got := p.Names([]uint64{hot + 4, cool, 1})
+			got := p.Names(t.Context(), []uint64{hot + 4, cool, 1})
 			if got[hot+4].Function != tt.hot || got[cool].Function != tt.cool {
 				t.Errorf("hot is %+v, cool %+v", got[hot+4], got[cool])
 			}
@@ -144,7 +144,7 @@ func TestVDSO(t *testing.T) {
 			continue
 		}
 		at := m.start + sy[0].Value
-		if f := p.Names([]uint64{at})[at]; f.Function == "" || f.Module != vdso {
+		if f := p.Names(t.Context(), []uint64{at})[at]; f.Function == "" || f.Module != vdso {
 			t.Errorf("%s is %+v", sy[0].Name, f)
 		}
 		return
@@ -181,7 +181,7 @@ func FuzzImage(f *testing.F) {
 			return
 		}
 		im.Address(0x1000)
-		im.Names([]uint64{0, 0x1000, 0x401000, 1 << 63})
+		im.Names(t.Context(), []uint64{0, 0x1000, 0x401000, 1 << 63})
 	})
 }
 

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -136,7 +137,7 @@ func (p *places) resolve(addrs []uint64) {
 		p.hidden = true
 		return
 	}
-	names := table.Names(missing)
+	names := table.Names(context.Background(), missing)
 	for _, a := range missing {
 		p.known[a] = names[a]
 	}

@@ -120,7 +120,7 @@ func (d *dropTask) result(tr *trace, r *inspector.TaskResult) error {
 	if err := errors.Join(it.Err(), more.Err()); err != nil {
 		return fmt.Errorf("drops: %w", err)
 	}
-	d.resolve(tr, groups, rest)
+	d.resolve(tr, r, groups, rest)
 	rows := &rowset{}
 	for _, g := range groups {
 		rows.row(d.labels(tr, g.key, owner(g.val.Owner), g.val.Cgroup2), g.val.Packets, g.key.Benign != 0).Values["bytes"] += float64(g.val.Bytes)
@@ -196,7 +196,11 @@ func (d *dropTask) labels(tr *trace, g dropsTaskGroup, o owner, cgroup2 uint64) 
 }
 
 // resolve names the kernel addresses that have no name yet, in one pass.
-func (d *dropTask) resolve(tr *trace, groups []dropGroup, rest map[dropsTaskRestKey]uint64) {
+func (d *dropTask) resolve(tr *trace, r *inspector.TaskResult, groups []dropGroup, rest map[dropsTaskRestKey]uint64) {
+	ctx, ok := tr.mayName(r.From)
+	if !ok {
+		return
+	}
 	var missing []uint64
 	want := func(a uint64) {
 		if _, known := d.names[a]; !known && a != 0 {
@@ -224,7 +228,7 @@ func (d *dropTask) resolve(tr *trace, groups []dropGroup, rest map[dropsTaskRest
 		tr.log.Debug("kernel addresses have no names", "error", err)
 		return
 	}
-	for a, name := range table.Names(missing) {
+	for a, name := range table.Names(ctx, missing) {
 		d.names[a] = name
 	}
 }

@@ -42,36 +42,38 @@ func (p *profiler) run(ctx context.Context, args inspector.Args, partial func(*i
 	}
 	defer s.Close()
 	w := &watch{files: files, target: t.process, seen: s.set.Map(profileMapSeen), known: map[profileProcessKey]*symbols.Process{}}
-	end := time.NewTimer(time.Duration(args.Int(inspector.ArgDuration)) * time.Second)
-	defer end.Stop()
+	looking, stop := context.WithTimeout(ctx, time.Duration(args.Int(inspector.ArgDuration))*time.Second)
+	defer stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	refreshed, ended := time.Now(), false
 loop:
 	for {
 		select {
-		case <-ctx.Done():
-			break loop
-		case <-end.C:
+		case <-looking.Done():
 			break loop
 		case <-look.C:
 		}
 		if ended = t.process != nil && t.process.Alive() != nil; ended {
 			break
 		}
-		w.look()
+		w.look(looking)
 		if time.Since(refreshed) >= refreshEvery {
 			refreshed = time.Now()
-			w.refresh()
+			s.wait(t)
+			w.refresh(looking)
 			if partial != nil {
 				partial(s.sofar())
 			}
 		}
 	}
+	s.wait(t)
 	s.stop()
-	w.look()
-	w.refresh()
-	res, err := s.report(t, w.known)
+	naming, stop := symbols.Until(ctx)
+	defer stop()
+	w.look(naming)
+	w.refresh(naming)
+	res, err := s.report(naming, t, w.known)
 	if err != nil {
 		return nil, fmt.Errorf("read the profile: %w", err)
 	}
@@ -80,6 +82,14 @@ loop:
 	}
 	if ended {
 		res.Notes = append(res.Notes, fmt.Sprintf("The process ended %.1f s after the profile began; what was seen until then is here.", res.Profile.Seconds))
+	}
+	if naming.Err() != nil {
+		res.Notes = append(res.Notes, "The time for naming ran out: what has no name here may have one.")
+	}
+	for _, note := range []string{bpfload.Slow("Loading the program", s.set.Took()), bpfload.Slow("Naming the functions", time.Since(s.to))} {
+		if note != "" {
+			res.Notes = append(res.Notes, note)
+		}
 	}
 	return res, ctx.Err()
 }
@@ -92,6 +102,10 @@ type sampling struct {
 	from   time.Time
 	to     time.Time
 	proc   string
+
+	before    waits // of the target process when it began
+	waited    time.Duration
+	waitKnown bool
 }
 
 // sample begins to sample every CPU that is online.
@@ -114,12 +128,25 @@ func (p *profiler) sample(t *target, hz uint64) (*sampling, error) {
 		return nil, &inspector.Refusal{Kind: "FAILED_PRECONDITION", Reason: inspector.ReasonFeatureOff, Msg: "this node cannot profile: " + f.Reason,
 			Next: "Look at the node's capabilities (get_node); metrics_summary for process and host works without it."}
 	}
+	if t.process != nil {
+		s.before = readWaits(p.cfg.Proc, t.process.Pid)
+	}
 	s.from = time.Now()
 	if err := s.events.enable(); err != nil {
 		_ = s.set.Close()
 		return nil, fmt.Errorf("start sampling: %w", err)
 	}
 	return s, nil
+}
+
+// wait looks how long the target has waited for CPUs so far.
+func (s *sampling) wait(t *target) {
+	if t.process == nil {
+		return
+	}
+	if d, ok := readWaits(s.proc, t.process.Pid).since(s.before); ok {
+		s.waited, s.waitKnown = d, true
+	}
 }
 
 // stop ends the sampling; what was counted stays.

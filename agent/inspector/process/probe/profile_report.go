@@ -2,6 +2,7 @@ package probe
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -23,7 +24,7 @@ const (
 )
 
 // report names what was sampled and lays it out.
-func (s *sampling) report(t *target, known map[profileProcessKey]*symbols.Process) (*inspector.TaskResult, error) {
+func (s *sampling) report(ctx context.Context, t *target, known map[profileProcessKey]*symbols.Process) (*inspector.TaskResult, error) {
 	sum, err := s.totals()
 	if err != nil {
 		return nil, err
@@ -36,14 +37,20 @@ func (s *sampling) report(t *target, known map[profileProcessKey]*symbols.Proces
 	if proc == "" {
 		proc = "/proc"
 	}
-	names := name(all, known, filepath.Join(proc, "kallsyms"))
+	names := name(ctx, all, known, filepath.Join(proc, "kallsyms"))
 	took := s.to.Sub(s.from)
 	p := &inspector.Profile{Hz: s.hz, CPUs: uint64(s.events.cpus()), Seconds: took.Seconds(), Samples: sum.Samples, Kernel: sum.Kernel, LeftOut: sum.LeftOut}
 	r := &inspector.TaskResult{From: s.from, To: s.to, Totals: s.counts(sum, took), Profile: p, Unknown: names.unwatched}
 	fold(p, all, names, known, t.process == nil)
 	r.Rows, r.OtherRows, r.OtherCount = processRows(all, known, p)
 	r.Notes = notes(p, all, names, sum)
-	r.Next = next(t, p)
+	if s.waitKnown {
+		r.Totals["runq_wait_ms"] = uint64(s.waited.Milliseconds())
+	}
+	if note := s.waitNote(p.Samples); note != "" {
+		r.Notes = slices.Insert(r.Notes, 1, note)
+	}
+	r.Next = s.next(t, p)
 	return r, nil
 }
 
@@ -211,14 +218,14 @@ func notes(p *inspector.Profile, all []sampled, names *namer, sum profileProfile
 		}
 		if f := names.user[e.process][e.user[0]]; f.Go {
 			golang += e.count
-		} else if c += e.count; len(e.user)-names.astray(e) <= 2 {
+		} else if c += e.count; len(e.user)-names.astray(e) <= 2 && !names.reachesRoot(e) {
 			shallow += e.count
 		}
 	}
-	if shallow*2 > c {
-		out = append(out, "Most stacks of C code are one or two frames deep: it was built without frame pointers (-fno-omit-frame-pointer), so the innermost function is right and its callers are missing.")
-	}
-	if c+golang > 0 {
+	switch {
+	case c > 0 && shallow*2 > c:
+		out = append(out, "Most stacks of C code end after one or two frames, before main: it was built without frame pointers (build it with -fno-omit-frame-pointer), so the innermost function is right and its callers are missing.")
+	case c+golang > 0:
 		out = append(out, "Stacks follow frame pointers: an innermost function that keeps none hides its direct caller, as small ones that call nothing do.")
 	}
 	if golang > 0 {
@@ -234,17 +241,24 @@ func notes(p *inspector.Profile, all []sampled, names *namer, sum profileProfile
 }
 
 // next suggests where to look now.
-func next(t *target, p *inspector.Profile) []inspector.NextStep {
+func (s *sampling) next(t *target, p *inspector.Profile) []inspector.NextStep {
 	used := float64(p.Samples) / (float64(p.Hz) * p.Seconds)
 	var out []inspector.NextStep
-	if used < 0.3 {
+	_, starved := s.starved(p.Samples)
+	switch {
+	case starved:
+		out = append(out, inspector.NextStep{Tool: "metrics_summary", Args: map[string]any{"module": process.Name},
+			Why: "it is runnable and waits for a CPU: see how many others do (process.runq_wait_ns, process.runq_latency)"},
+			inspector.NextStep{Tool: process.ProfileOnCPU, Args: map[string]any{process.ArgCgroup: "/"},
+				Why: "see which processes have the CPUs that it waits for"})
+	case used < 0.3:
 		if t.process != nil {
 			out = append(out, inspector.NextStep{Tool: "monitor_process_io", Args: map[string]any{"pid": t.process.Pid},
 				Why: "it computes little, so it waits: see whether for a disk"})
 		}
 		out = append(out, inspector.NextStep{Tool: "metrics_summary", Args: map[string]any{"module": process.Name},
 			Why: "see whether tasks wait for a CPU (process.runq_wait_ns)"})
-	} else {
+	default:
 		out = append(out, inspector.NextStep{Tool: "query_metrics", Args: map[string]any{"metrics": []string{"host.cpu_busy_ratio", process.RunqWaitNS}},
 			Why: "see since when the CPUs are busy and whether tasks wait for them"})
 	}

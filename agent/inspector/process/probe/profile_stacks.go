@@ -2,6 +2,7 @@ package probe
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/telltale-dev/telltale/agent/symbols"
@@ -86,8 +87,8 @@ func caller(i int, addr uint64) uint64 {
 // frequent stacks, has no name.
 const maxAddresses = 32 << 10
 
-// name looks every address up once.
-func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms string) *namer {
+// name looks every address up once, as long as ctx lasts.
+func name(ctx context.Context, all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms string) *namer {
 	n := &namer{user: map[profileProcessKey]map[uint64]symbols.Frame{}}
 	type place struct {
 		process profileProcessKey // zero: the kernel
@@ -125,11 +126,11 @@ func name(all []sampled, known map[profileProcessKey]*symbols.Process, kallsyms 
 	if len(kernel) > 0 {
 		table, err := symbols.KernelAt(kallsyms)
 		if n.noKernel = err; err == nil {
-			n.kernel = table.Names(kernel)
+			n.kernel = table.Names(ctx, kernel)
 		}
 	}
 	for key, addrs := range user {
-		n.user[key] = known[key].Names(addrs)
+		n.user[key] = known[key].Names(ctx, addrs)
 		bare, unread := known[key].Modules()
 		n.bare, n.unread = append(n.bare, bare...), append(n.unread, unread...)
 	}
@@ -173,6 +174,17 @@ func (n *namer) astray(e sampled) int {
 		}
 	}
 	return 0
+}
+
+// reachesRoot says whether a stack goes all the way to where a thread begins.
+func (n *namer) reachesRoot(e sampled) bool {
+	for i, a := range e.user {
+		switch n.user[e.process][caller(i, a)].Function {
+		case "main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "thread_start", "clone", "clone3", "__clone", "__clone3":
+			return true
+		}
+	}
+	return false
 }
 
 // kernelModule is the module of kernel functions.

@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"context"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/telltale-dev/telltale/agent/symbols"
@@ -22,11 +24,11 @@ const (
 	maxRefreshed = 32
 )
 
-// look opens the processes that are new.
-func (w *watch) look() {
+// look opens the processes that are new, as long as ctx lasts.
+func (w *watch) look(ctx context.Context) {
 	var key profileProcessKey
 	var n uint64
-	for it := w.seen.Iterate(); it.Next(&key, &n); {
+	for it := w.seen.Iterate(); ctx.Err() == nil && it.Next(&key, &n); {
 		if _, known := w.known[key]; known || len(w.known) >= maxWatched {
 			continue
 		}
@@ -47,13 +49,13 @@ func (w *watch) look() {
 }
 
 // refresh looks again at the processes that are known.
-func (w *watch) refresh() {
+func (w *watch) refresh(ctx context.Context) {
 	n := 0
 	for _, p := range w.known {
 		if p == nil {
 			continue
 		}
-		if n++; n > maxRefreshed {
+		if n++; n > maxRefreshed || ctx.Err() != nil {
 			return
 		}
 		_ = p.Refresh() // one that ended stays as it was

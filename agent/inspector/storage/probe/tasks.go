@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/telltale-dev/telltale/agent/bpfload"
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/storage"
 )
@@ -80,7 +81,13 @@ func (t *tasks) watch(ctx context.Context, tr *tracer, args inspector.Args, part
 	if looked != nil {
 		return nil, errors.Join(err, looked)
 	}
-	return report(s, true), err
+	r := report(s, true)
+	for _, slow := range []string{bpfload.Slow("Loading the programs", tr.set.Took()), bpfload.Slow("Reading what was found", time.Since(s.at))} {
+		if slow != "" {
+			r.Notes = append(r.Notes, slow)
+		}
+	}
+	return r, err
 }
 
 // partialRows keeps a partial result far below inspector.MaxPartialBytes.
