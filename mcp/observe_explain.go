@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,9 @@ import (
 	causes "github.com/telltale-dev/telltale/tenants/explain"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
+
+// maxApart is how many unrelated changes the text of an answer lists.
+const maxApart = 8
 
 // Explain answers why something is as it is; tenants/explain satisfies it.
 type Explain interface {
@@ -54,32 +58,32 @@ func explainOne(ctx context.Context, s Services, c Call) (Answer, error) {
 	return render(0), nil
 }
 
-// explainText reads as a chain: what happened, because of what, seen from what.
+// explainText reads as a chain: what happened, because of what, and what else
+// is so; then what happened around it.
 func explainText(e causes.Explanation) string {
 	var p page
 	name := e.Subject[strings.LastIndexByte(e.Subject, ' ')+1:]
 	p.line("%s: %s", inspector.CleanText(e.Subject), inspector.CleanText(strings.TrimPrefix(e.Verdict, name+": ")))
 	for i, c := range e.Chain {
 		lead := "because"
-		if i == 0 {
+		switch {
+		case i == 0:
 			lead = "what"
+		case c.Role == causes.State:
+			lead = "also"
 		}
 		p.line("%s: %s%s, %s (%s: %s)%s", lead, stamp(c.At), onNode(c.Name), inspector.CleanText(c.What), c.Confidence, inspector.CleanText(c.Why), ofEvent(c.Event))
 	}
 	if len(e.Chain) == 0 {
 		p.line("no cause was found; that is unknown, not proof that there is none")
 	}
-	for _, related := range []bool{true, false} {
-		for _, c := range e.Changes {
-			if c.Related == related {
-				word := "unrelated"
-				if related {
-					word = "related"
-				}
-				p.line("%s: %s%s, %s (%s)%s", word, stamp(c.At), onNode(c.Name), inspector.CleanText(c.What), inspector.CleanText(c.Why), ofEvent(c.Event))
-			}
+	for i, c := range e.Open {
+		if i == 0 {
+			p.line("open events, gravest first:")
 		}
+		p.line("open: %s, %s (%s)%s", stamp(c.At), inspector.CleanText(c.What), inspector.CleanText(c.Why), ofEvent(c.Event))
 	}
+	p.around(e)
 	rows := [][]string{}
 	for _, m := range e.Metrics {
 		row := []string{m.Metric + " " + m.Stat}
@@ -109,6 +113,29 @@ func explainText(e causes.Explanation) string {
 		p.next([]Next{{n.Tool, n.Args, n.Why}})
 	}
 	return p.String()
+}
+
+// around lists what is related, and the nearest of what is not.
+func (p *page) around(e causes.Explanation) {
+	var apart []causes.Around
+	write := func(word string, c causes.Around) {
+		p.line("%s: %s%s, %s (%s)%s", word, stamp(c.At), onNode(c.Name), inspector.CleanText(c.What), inspector.CleanText(c.Why), ofEvent(c.Event))
+	}
+	for _, c := range e.Changes {
+		if c.Related {
+			write("related", c)
+		} else {
+			apart = append(apart, c)
+		}
+	}
+	slices.SortStableFunc(apart, func(a, b causes.Around) int { return cmp.Compare(a.At.Sub(e.At).Abs(), b.At.Sub(e.At).Abs()) })
+	for i, c := range apart {
+		if i == maxApart {
+			p.line("unrelated: %d more, further away in time, are left out here", len(apart)-maxApart)
+			break
+		}
+		write("unrelated", c)
+	}
 }
 
 func onNode(name string) string {

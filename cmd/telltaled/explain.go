@@ -92,7 +92,8 @@ func (e explainEvents) Around(ctx context.Context, scope tenants.Scope, node str
 }
 
 func explainEvent(x events.Event) causes.Event {
-	return causes.Event{ID: x.ID, Node: x.Node, Name: x.Name, Kind: x.Kind, Title: x.Title, Severity: x.Severity, State: x.State, Fingerprint: x.Fingerprint,
+	return causes.Event{ID: x.ID, Node: x.Node, Name: x.Name, Kind: x.Kind, Title: x.Title, Severity: x.Severity, State: x.State,
+		Origin: string(x.Origin), Ticket: x.Task, Fingerprint: x.Fingerprint,
 		Scope: x.Scope, First: x.First, Last: x.Last, Count: x.Cumulative, Lost: x.Lost, Context: x.Context}
 }
 

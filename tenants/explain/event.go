@@ -26,6 +26,7 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 	if err != nil {
 		return Explanation{}, err
 	}
+	e = s.settle(e)
 	n, err := s.nodes.Node(ctx, scope, e.Node)
 	if err != nil {
 		return Explanation{}, err
@@ -39,6 +40,12 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 	}
 	x.Coverage = here.Coverage
 	near := slices.DeleteFunc(here.Events, func(c Event) bool { return c.ID == e.ID })
+	kept := []*Event{&e}
+	for i := range near {
+		near[i] = s.settle(near[i])
+		kept = append(kept, &near[i])
+	}
+	s.findings(ctx, scope, kept, &x)
 	x.looked(fmt.Sprintf("the event's own record and %d metrics around it", len(e.Metrics)))
 	x.looked(fmt.Sprintf("%d other events of %s within %s", len(near), e.Name, span(aroundSpan)))
 	if here.More {
@@ -51,9 +58,7 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 		return Explanation{}, err
 	}
 	x.looked("starts, versions, configuration, switches and signals of " + e.Name)
-	for _, c := range changes {
-		x.Changes = append(x.Changes, s.besideEvent(e, c))
-	}
+	x.gather(changes, func(c Change) Around { return s.besideEvent(e, c) })
 	if err := s.peers(ctx, scope, e, n, &x); err != nil {
 		return Explanation{}, err
 	}
@@ -79,7 +84,7 @@ func (s *Service) detail(ctx context.Context, scope tenants.Scope, e Event, near
 	turn, of := map[string]int{e.Kind: len(near)}, make([]int, len(near))
 	var before []int
 	for i, c := range near {
-		if c.First.After(e.First) || e.First.Sub(c.Last) > causeWithin {
+		if s.order(c, e) == after || e.First.Sub(c.Last) > causeWithin {
 			continue
 		}
 		of[i] = turn[c.Kind]
@@ -97,7 +102,8 @@ func (s *Service) detail(ctx context.Context, scope tenants.Scope, e Event, near
 			x.notLooked("the samples of "+title(near[i]), "they could not be read")
 			continue
 		}
-		near[i] = whole
+		whole.Began = near[i].Began
+		near[i] = s.settle(whole)
 	}
 }
 
@@ -118,7 +124,7 @@ func (s *Service) chain(e Event, near []Event, x *Explanation) {
 				}
 				why[c.ID] = r
 				x.Chain = append(x.Chain, Link{At: c.First, Node: c.Node, Name: c.Name, What: title(c), Event: c.ID, Confidence: Related,
-					Why: fmt.Sprintf("%s before %s: %s", span(effect.First.Sub(c.First)), effect.Kind, r.why)})
+					Why: s.apartText(c, effect) + ": " + r.why})
 				next = append(next, c)
 			}
 		}
@@ -150,6 +156,9 @@ func firmest(s *Service, effect Event, near []Event) []Event {
 // own is what the event's record says of itself.
 func own(e Event) string {
 	text := fmt.Sprintf("%s, %s, seen %d times until %s", e.Severity, e.State, e.Count, clock(e.Last))
+	if e.promoted() {
+		text = fmt.Sprintf("%s, a finding of task %s, seen %d times; %s: it may have begun before", e.Severity, inspector.CleanText(e.Ticket), e.Count, e.found())
+	}
 	if e.Lost > 0 {
 		text += fmt.Sprintf(", at least: %d were lost on the way", e.Lost)
 	}
@@ -162,7 +171,7 @@ func (s *Service) besideEvent(e Event, c Change) Around {
 	component, _, _ := strings.Cut(c.Subject, ".")
 	k, _ := s.reg.Event(e.Kind)
 	switch {
-	case c.At.After(e.First):
+	case c.At.After(e.First) && !e.promoted():
 		a.Why = "came after it began; no shared scope"
 	case c.Subject != "" && slices.Contains(places(e)["component"], component):
 		a.Related, a.Why = true, "both bear component="+component
@@ -203,9 +212,9 @@ func (s *Service) peers(ctx context.Context, scope tenants.Scope, e Event, n Nod
 			return err
 		}
 		x.looked(fmt.Sprintf("changes of the %d peers that reported events", len(told)))
-		for _, c := range changes {
-			x.Changes = append(x.Changes, Around{At: c.At, Node: c.Node, Name: c.Name, What: c.what(), Why: "another node: no record ties the two together"})
-		}
+		x.gather(changes, func(c Change) Around {
+			return Around{At: c.At, Node: c.Node, Name: c.Name, What: c.what(), Why: "another node: no record ties the two together"}
+		})
 	}
 	if got.Coverage.Asked-1 > len(told) {
 		x.notLooked("changes of peers that reported nothing", "no event of theirs lies within the time, as far as they could tell")
@@ -278,7 +287,12 @@ func (x *Explanation) gaps(e Event, n Node) {
 
 func verdict(e Event, chain []Link, more bool) string {
 	head := fmt.Sprintf("%s on %s began %s", title(e), e.Name, clock(e.First))
+	if e.promoted() {
+		head = fmt.Sprintf("%s on %s was found by a task: %s", title(e), e.Name, e.found())
+	}
 	switch {
+	case len(chain) < 2 && e.promoted():
+		return head + "; it may have begun before, and no other record is known to bring it about, so its cause is not known here."
 	case len(chain) < 2 && more:
 		return fmt.Sprintf("%s; of the many events around it not all were looked at, and none of those that were shares its scope, so its cause is not known here.", head)
 	case len(chain) < 2:
@@ -286,6 +300,9 @@ func verdict(e Event, chain []Link, more bool) string {
 	}
 	c, root := chain[1], chain[len(chain)-1]
 	text := fmt.Sprintf("%s, %s after %s (%s)", head, span(e.First.Sub(c.At)), c.What, c.Why)
+	if c.At.After(e.First) {
+		text = fmt.Sprintf("%s, possibly because of %s (%s)", head, c.What, c.Why)
+	}
 	if root.At.Before(c.At) && root.Event != c.Event {
 		text += fmt.Sprintf("; the chain goes back to %s at %s", root.What, clock(root.At))
 	}

@@ -5,7 +5,7 @@
 //
 // It owns no table and infers nothing silently: one record is tied to another
 // only by a label that both carry or by an edge that the kinds of events
-// declare, and only when it came first. It knows no sibling slice: events,
+// declare, and only when it came first, as far as times can tell. It knows no sibling slice: events,
 // nodes and tasks come through interfaces with this package's own small
 // structs, which cmd fills. Start reading at Service.Explain, then relate.go
 // for what ties records together.
@@ -36,9 +36,10 @@ type Explanation struct {
 	Verdict   string               `json:"verdict"` // the answer in one sentence
 	Window    tenants.Window       `json:"window"`
 	Coverage  tenants.Coverage     `json:"coverage"`
-	Chain     []Link               `json:"chain"`             // from the subject back to its first cause, never null
-	Changes   []Around             `json:"changes"`           // what else happened, in order of time, never null
-	Metrics   []Shift              `json:"metrics,omitempty"` // the subject's snapshot
+	Chain     []Link               `json:"chain"`                 // from the subject back to its first cause, never null
+	Open      []Link               `json:"open_events,omitempty"` // of a node: what is going on there, the gravest first; no cause of its status
+	Changes   []Around             `json:"changes"`               // what else happened, in order of time, never null
+	Metrics   []Shift              `json:"metrics,omitempty"`     // the subject's snapshot
 	Looked    []string             `json:"looked_at"`
 	NotLooked []Omission           `json:"not_looked_at"` // never null
 	Next      []inspector.NextStep `json:"next,omitempty"`
@@ -53,8 +54,12 @@ const (
 	Related  Confidence = "related"  // another record, tied to it by what Why says
 )
 
-// Link is one step of a chain.
+// State is the Role of a link that is a further fact of the subject.
+const State = "state"
+
+// Link is one step of a chain: the subject first, then its causes.
 type Link struct {
+	Role       string     `json:"role,omitempty"` // State: a further fact, no cause
 	At         time.Time  `json:"at"`
 	Node       string     `json:"node,omitempty"`
 	Name       string     `json:"name,omitempty"`

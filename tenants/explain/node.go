@@ -14,7 +14,7 @@ import (
 
 const (
 	nodeSpan = 24 * time.Hour // how far back the events and changes of a node are looked at
-	maxOpen  = 5              // open events in a chain
+	maxOpen  = 5              // open events listed
 )
 
 // node explains how a node is.
@@ -42,13 +42,18 @@ func (s *Service) node(ctx context.Context, scope tenants.Scope, ref string) (Ex
 	}
 	what, why, at := s.status(n)
 	x.At = at
-	x.add(n, at, what, why)
+	x.add(n, at, what, why, "")
+	if c, ok := closings[n.CloseReason]; ok && n.Status == "offline" && n.ClosedAt != nil {
+		x.add(n, at, c.what, c.why+" ("+n.CloseReason+")", "")
+		why = c.what + " (" + c.why + "): " + why
+	}
+	for i := range got.Events {
+		got.Events[i] = s.settle(got.Events[i])
+	}
 	open := slices.DeleteFunc(slices.Clone(got.Events), func(e Event) bool { return e.State == inspector.EventEnded })
 	s.weaknesses(n, &x)
 	openEvents(open, &x)
-	for _, c := range changes {
-		x.Changes = append(x.Changes, besideNode(n, c))
-	}
+	x.gather(changes, func(c Change) Around { return besideNode(n, c) })
 	x.cut(now)
 	x.Verdict = nodeVerdict(n, what, why, open, changes)
 	x.Next = nextForNode(n)
@@ -58,8 +63,23 @@ func (s *Service) node(ctx context.Context, scope tenants.Scope, ref string) (Ex
 	return x, nil
 }
 
-func (x *Explanation) add(n Node, at time.Time, what, why string) {
-	x.Chain = append(x.Chain, Link{At: at.UTC(), Node: n.ID, Name: n.Name, What: what, Why: why, Confidence: Recorded})
+func (x *Explanation) add(n Node, at time.Time, what, why, role string) {
+	x.Chain = append(x.Chain, Link{Role: role, At: at.UTC(), Node: n.ID, Name: n.Name, What: what, Why: why, Confidence: Recorded})
+}
+
+// closings are the words with which the end of a stream is recorded.
+var closings = map[string]struct{ what, why string }{
+	"eof":        {"the agent was stopped", "it ended its stream in good order, as an agent does that is stopped"},
+	"broken":     {"the connection was lost", "its stream broke off: the machine, the agent or the way between them went away"},
+	"lost":       {"the connection was lost", "its stream fell silent and was given up"},
+	"refused":    {"its stream was refused", "the server could not accept what it sent"},
+	"expired":    {"its certificate expired", "its stream was ended for it"},
+	"revoked":    {"its identity was revoked", "its stream was ended for it"},
+	"suspended":  {"the tenant was suspended", "its stream was ended for it"},
+	"replaced":   {"its stream gave way to a younger one", "that one has ended since, or was never let in"},
+	"drained":    {"its stream reached its age", "it was asked to connect again and has not come back"},
+	"stopping":   {"the server process that held it stopped", "it was asked to connect again and has not come back"},
+	"not_stored": {"its stream was cut", "what it sent could not be stored, and it has not come back"},
 }
 
 // status says how a node is, what that rests on, and since when.
@@ -109,21 +129,21 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 // weaknesses adds what does not work fully on a node.
 func (s *Service) weaknesses(n Node, x *Explanation) {
 	for _, o := range n.Off {
-		x.add(n, o.At, "module "+o.Module+" is off", "switched off from the server by "+word(o.By))
+		x.add(n, o.At, "module "+o.Module+" is off", "switched off from the server by "+word(o.By), State)
 	}
 	for i, w := range n.Weak {
 		if i == maxWeak {
 			x.notLooked(fmt.Sprintf("%d further signals that do not work fully", len(n.Weak)-maxWeak), "the first ones are listed")
 			break
 		}
-		x.add(n, w.Since, fmt.Sprintf("signal %s.%s is %s", w.Component, w.Signal, w.Level), word(w.Reason))
+		x.add(n, w.Since, fmt.Sprintf("signal %s.%s is %s", w.Component, w.Signal, w.Level), word(w.Reason), State)
 	}
 	for i, k := range n.Kept {
 		if i == maxWeak {
 			x.notLooked(fmt.Sprintf("%d further reasons why reports were kept out", len(n.Kept)-maxWeak), "the first ones are listed")
 			break
 		}
-		x.add(n, k.LastAt, fmt.Sprintf("%d reports were kept out", k.Count), k.why())
+		x.add(n, k.LastAt, fmt.Sprintf("%d reports were kept out", k.Count), k.why(), State)
 	}
 }
 
@@ -136,13 +156,14 @@ func (k Kept) why() string {
 	return text + "; the last one " + stamp(k.LastAt)
 }
 
-// openEvents adds what is going on, the gravest first.
+// openEvents lists what is going on, the gravest first: none of it makes a node
+// online or offline.
 func openEvents(open []Event, x *Explanation) {
 	slices.SortStableFunc(open, func(a, b Event) int {
 		return cmp.Or(b.Severity.Rank()-a.Severity.Rank(), b.First.Compare(a.First))
 	})
 	for _, e := range open[:min(len(open), maxOpen)] {
-		x.Chain = append(x.Chain, Link{At: e.First, Node: e.Node, Name: e.Name, What: title(e), Why: own(e), Confidence: Recorded, Event: e.ID})
+		x.Open = append(x.Open, Link{Role: State, At: e.First, Node: e.Node, Name: e.Name, What: title(e), Why: own(e), Confidence: Recorded, Event: e.ID})
 	}
 	if len(open) > maxOpen {
 		x.notLooked(fmt.Sprintf("%d further open events", len(open)-maxOpen), "the gravest are listed")
@@ -168,15 +189,22 @@ func besideNode(n Node, c Change) Around {
 func nodeVerdict(n Node, what, why string, open []Event, changes []Change) string {
 	parts := []string{fmt.Sprintf("%s: %s, %s", n.Name, what, why)}
 	if len(n.Off) > 0 || len(n.Weak) > 0 {
-		parts = append(parts, fmt.Sprintf("%d modules are switched off and %d signals do not work fully", len(n.Off), len(n.Weak)))
+		parts = append(parts, fmt.Sprintf("switched off from the server: %d; signals that do not work fully: %d", len(n.Off), len(n.Weak)))
 	}
 	if len(open) > 0 {
-		parts = append(parts, fmt.Sprintf("%d events are open, the gravest %s since %s", len(open), title(open[0]), clock(open[0].First)))
+		parts = append(parts, fmt.Sprintf("%s open, the gravest %s since %s", areOpen(len(open)), title(open[0]), clock(open[0].First)))
 	}
 	if len(changes) > 0 {
 		parts = append(parts, fmt.Sprintf("the last change was %s at %s", changes[0].what(), clock(changes[0].At)))
 	}
 	return strings.Join(parts, "; ") + "."
+}
+
+func areOpen(n int) string {
+	if n == 1 {
+		return "1 event is"
+	}
+	return fmt.Sprintf("%d events are", n)
 }
 
 func nextForNode(n Node) []inspector.NextStep {

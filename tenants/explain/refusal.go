@@ -79,7 +79,7 @@ func (x *Explanation) holds(r reason, n Node, now time.Time) (over bool) {
 		return false
 	}
 	text, holds := r.holds(n)
-	x.add(n, now, text, "the node's state now")
+	x.add(n, now, text, "the node's state now", State)
 	if holds {
 		x.Verdict += fmt.Sprintf(" It holds on %s now: %s.", n.Name, text)
 	} else {

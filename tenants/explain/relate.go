@@ -67,7 +67,7 @@ func shared(a, b map[string][]string) (same, apart string) {
 // relation is why one event may have brought another one about.
 type relation struct {
 	cause bool   // it belongs into the chain
-	also  bool   // it is the same trouble, not its cause
+	also  bool   // it is the same trouble, or tied to it in no known order: not its cause
 	rank  int    // the higher, the firmer; from edgeRank on the kinds declare it
 	why   string // of what it is, or is not
 }
@@ -83,7 +83,9 @@ func (s *Service) relate(e, c Event) relation {
 		return relation{why: "another node: no record ties the two together"}
 	case c.Fingerprint != "" && c.Fingerprint == e.Fingerprint:
 		return relation{also: true, why: "another spell of the same trouble, not its cause"}
-	case c.First.After(e.First):
+	case e.promoted() || c.promoted():
+		return s.relateFinding(e, c, same, apart)
+	case s.order(c, e) == after:
 		if same != "" {
 			return relation{why: "shares " + same + ", but came after it began"}
 		}
@@ -101,6 +103,8 @@ func (s *Service) relate(e, c Event) relation {
 		return relation{why: fmt.Sprintf("%s can bring %s about, but this is another %s", c.Kind, e.Kind, apart)}
 	case edge:
 		return relation{cause: true, rank: edgeRank, why: fmt.Sprintf("%s can bring %s about on the same node", c.Kind, e.Kind)}
+	case same != "" && s.order(c, e) == unclear:
+		return relation{also: true, why: fmt.Sprintf("both bear %s; its time is only known to %s, so which came first is not known", same, span(s.slack(c)))}
 	case same != "":
 		return relation{cause: true, rank: 1, why: "both bear " + same}
 	case apart != "":
@@ -144,38 +148,4 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%d min", int(d.Minutes()))
 	}
 	return fmt.Sprintf("%d h", int(d.Hours()))
-}
-
-// change says what a change of a node is.
-func (c Change) what() string {
-	was := ""
-	if c.Before != "" || c.After != "" {
-		was = fmt.Sprintf(": %s → %s", word(c.Before), word(c.After))
-	}
-	switch c.Kind {
-	case "agent_started":
-		return "the agent was started"
-	case "agent_upgraded":
-		return "the agent has another version" + was
-	case "boot":
-		return "the machine was booted"
-	case "kernel":
-		return "another kernel" + was
-	case "config":
-		return "the agent has another configuration"
-	case "module_off":
-		return fmt.Sprintf("module %s was switched off by %s", inspector.CleanText(c.Subject), word(c.After))
-	case "module_on":
-		return fmt.Sprintf("module %s was switched on again by %s", inspector.CleanText(c.Subject), word(c.After))
-	case "capability":
-		return "signal " + inspector.CleanText(c.Subject) + was
-	}
-	return c.Kind + was
-}
-
-func word(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return inspector.CleanText(s)
 }

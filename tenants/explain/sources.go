@@ -36,10 +36,13 @@ type Event struct {
 	Kind, Title    string
 	Severity       inspector.Severity
 	State          inspector.EventState
+	Origin         string // "probe"; "task": a finding that somebody kept
+	Ticket         string // of a finding's task
 	Fingerprint    string
 	Scope          map[string]string
 	Samples        []map[string]string // labels of the samples
-	First, Last    time.Time
+	First, Last    time.Time           // First of a finding is the end of its task
+	Began          time.Time           // of a finding: when its task began there; zero: unknown
 	Count, Lost    uint64
 	Context        string // state of its newest snapshot
 	ContextReason  string

@@ -58,9 +58,7 @@ func (s *Service) task(ctx context.Context, scope tenants.Scope, ticket string) 
 			return Explanation{}, err
 		}
 		x.looked(fmt.Sprintf("%d changes of those nodes", len(changes)))
-		for _, c := range changes {
-			x.Changes = append(x.Changes, besideRuns(runs, c))
-		}
+		x.gather(changes, func(c Change) Around { return besideRuns(runs, c) })
 	}
 	x.cut(x.At)
 	x.Verdict = taskVerdict(t, runs)
@@ -85,35 +83,72 @@ func badness(r Run) int {
 	return 3
 }
 
-// states adds the ways of a task and its runs, the end first.
+// states adds the ways of a task and its runs, the end first. A run that went
+// wrong is why the task did; all else is how it went.
 func (x *Explanation) states(t Task, end time.Time, runs []Run) {
-	link := func(at *time.Time, r Run, what, why string) {
+	link := func(role string, at *time.Time, r Run, what, why string) {
 		if at != nil {
-			x.Chain = append(x.Chain, Link{At: at.UTC(), Node: r.Node, Name: r.Name, What: what, Why: why, Confidence: Recorded})
+			x.Chain = append(x.Chain, Link{Role: role, At: at.UTC(), Node: r.Node, Name: r.Name, What: what, Why: why, Confidence: Recorded})
 		}
 	}
-	link(&end, Run{}, "the task is "+t.Status, fmt.Sprintf("%d runs, deadline %s", len(runs), clock(t.Deadline)))
+	why := fmt.Sprintf("%s, deadline %s", ranOn(len(runs)), clock(t.Deadline))
+	if asAsked(runs) {
+		why = fmt.Sprintf("it ended as asked at %s on %s", clock(end), onNodes(len(runs)))
+	}
+	link("", &end, Run{}, "the task is "+t.Status, why)
 	for i, r := range runs {
 		if i == maxRuns {
 			x.notLooked(fmt.Sprintf("the states of %d further runs", len(runs)-maxRuns), "those that went wrong are listed first")
 			break
 		}
-		link(r.EndedAt, r, "the run is "+r.Status, reasonText(r))
-		if r.EndedAt == nil {
-			link(&end, r, "the run is "+r.Status, reasonText(r))
+		role, at := State, r.EndedAt
+		if badness(r) == 3 {
+			role = ""
 		}
-		link(r.StartedAt, r, "the node began", "it accepted the task")
+		if at == nil {
+			at = &end
+		}
+		link(role, at, r, "the run is "+r.Status, reasonText(r))
+		link(State, r.StartedAt, r, "the node began", "it accepted the task")
 	}
-	link(&t.CreatedAt, Run{}, "the task was created", "by "+word(t.By))
+	link(State, &t.CreatedAt, Run{}, "the task was created", "by "+word(t.By))
+}
+
+// asAsked reports whether every run ended with its result.
+func asAsked(runs []Run) bool {
+	return len(runs) > 0 && !slices.ContainsFunc(runs, func(r Run) bool { return r.Status != "COMPLETED" })
+}
+
+func onNodes(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
+func ranOn(n int) string {
+	if n == 0 {
+		return "no runs"
+	}
+	return "runs on " + onNodes(n)
 }
 
 func reasonText(r Run) string {
-	if r.Reason == "" {
-		return "no reason was given"
-	}
 	text := r.Reason
 	if m := meaning(r.Reason); m != "" {
 		text += ": " + m
+	}
+	if text == "" {
+		switch badness(r) {
+		case 0:
+			text = "it ended as asked"
+		case 1:
+			text = "it was cancelled on request"
+		case 2:
+			text = "it has not ended"
+		default:
+			text = "no reason was given"
+		}
 	}
 	if r.Message != "" {
 		text += " (" + inspector.CleanText(r.Message) + ")"
@@ -151,6 +186,9 @@ func taskVerdict(t Task, runs []Run) string {
 	}
 	for i, key := range order {
 		order[i] = fmt.Sprintf("%d %s", counts[key], key)
+	}
+	if asAsked(runs) && t.EndedAt != nil {
+		return fmt.Sprintf("The task %s ended as asked at %s, on %s.", t.Kind, clock(*t.EndedAt), onNodes(len(runs)))
 	}
 	text := fmt.Sprintf("The task %s is %s", t.Kind, t.Status)
 	if len(order) > 0 {
