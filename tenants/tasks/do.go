@@ -41,7 +41,9 @@ const queryTime = 5 * time.Second
 //
 // It needs the scope that the kind of task names.
 func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts DoOptions) (Task, error) {
-	p, err := s.plan(ctx, scope, req)
+	var p *plan
+	var err error
+	aside(func() { p, err = s.plan(ctx, scope, req) })
 	if err != nil {
 		s.counts.add(&s.counts.refused)
 		return Task{}, err
@@ -51,12 +53,16 @@ func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts
 	// A caller who goes away now is no reason not to know whether it is stored.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if err := s.store(bounded, p); err != nil {
+	aside(func() {
+		if err = s.store(bounded, p); err == nil {
+			s.counts.add(&s.counts.started)
+			s.send(bounded, p)
+		}
+	})
+	if err != nil {
 		s.counts.add(&s.counts.refused)
 		return Task{}, err
 	}
-	s.counts.add(&s.counts.started)
-	s.send(bounded, p)
 	return s.await(ctx, scope, p, moved, opts)
 }
 

@@ -3,6 +3,8 @@ package tasks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -33,7 +35,10 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 			case <-moved:
 			}
 		}
-		t, ready, err := s.look(ctx, scope, p, long, opts.Progress != nil)
+		var t Task
+		var ready bool
+		var err error
+		aside(func() { t, ready, err = s.look(ctx, scope, p, long, opts.Progress != nil) })
 		if err == nil && s.blind.CompareAndSwap(true, false) {
 			s.log.Info("tasks: waiting callers look again")
 		}
@@ -118,4 +123,25 @@ func (s *Service) abandoned(ctx context.Context, scope tenants.Scope, p *plan, o
 		return t, fault.ErrStopping.Do(next).Because(cause)
 	}
 	return t, fault.New(fault.Deadline, "abandoned", "the caller went away before the task ended").Do(next).Because(cause)
+}
+
+// aside runs f on a goroutine of its own and waits for it. The stack that a
+// query or a decoder makes grow goes with it: of a thousand callers who wait
+// for seconds each keeps a small one. A panic of f is the caller's.
+func aside(f func()) {
+	var failed any
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if failed = recover(); failed != nil {
+				failed = fmt.Sprintf("%v\n%s", failed, debug.Stack())
+			}
+		}()
+		f()
+	}()
+	<-done
+	if failed != nil {
+		panic(failed)
+	}
 }
