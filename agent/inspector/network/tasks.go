@@ -62,7 +62,7 @@ func Tasks() []inspector.TaskKind {
 		{
 			Name: MonitorTCP, Title: "Monitor TCP connections", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace, Signals: []string{Opens, Closes, SocketEnds, ResetsIn, ResetsOut},
 			Help: "Which TCP connections open, are accepted, fail, close and are reset, by direction, remote address, service port and process, with bytes, round-trip time and life time of those that ended. " +
-				"Use for refused or aborted connections, connection storms and to see who talks to whom; connections that stand still show nothing. Next: trace_tcp_retransmits for a slow peer.",
+				"Use for refused or aborted connections, connection storms and to see who talks to whom; those that are just there at the end are listed apart (event=established), the ones that moved the most bytes first. Next: trace_tcp_retransmits for a slow peer.",
 			Args:   with(sockets...),
 			Counts: map[string]string{"": "connection events"},
 		},

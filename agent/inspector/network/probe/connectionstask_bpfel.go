@@ -73,6 +73,29 @@ type connectionsTaskSample struct {
 	Owner     connectionsTaskOwner
 }
 
+type connectionsTaskStanding struct {
+	_        structs.HostLayout
+	Cookie   uint64
+	Cgroup2  uint64
+	Sent     uint64
+	Received uint64
+	SrttUs   uint32
+	Netns    uint32
+	T        struct {
+		_      structs.HostLayout
+		A      [4]uint32
+		B      [4]uint32
+		Aport  uint16
+		Bport  uint16
+		Family uint8
+		Proto  uint8
+		Ether  uint16
+	}
+	Direction uint8
+	_         [7]byte
+	Owner     connectionsTaskOwner
+}
+
 type connectionsTaskTally struct {
 	_          structs.HostLayout
 	Opened     uint64
@@ -105,6 +128,7 @@ const (
 	connectionsTaskMapListeners      = "listeners"
 	connectionsTaskMapOwners         = "owners"
 	connectionsTaskMapRing           = "ring"
+	connectionsTaskProgListStanding  = "list_standing"
 	connectionsTaskProgOwnFiles      = "own_files"
 	connectionsTaskProgOwnRecv       = "own_recv"
 	connectionsTaskProgOwnSend       = "own_send"
@@ -122,6 +146,7 @@ const (
 	connectionsTaskVarOwnPidns       = "own_pidns"
 	connectionsTaskVarSampleRate     = "sample_rate"
 	connectionsTaskVarUnusedSample   = "unused_sample"
+	connectionsTaskVarUnusedStanding = "unused_standing"
 	connectionsTaskVarWantAddr       = "want_addr"
 	connectionsTaskVarWantCgroup1    = "want_cgroup1"
 	connectionsTaskVarWantCgroup2    = "want_cgroup2"
@@ -173,6 +198,7 @@ type connectionsTaskSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type connectionsTaskProgramSpecs struct {
+	ListStanding  *ebpf.ProgramSpec `ebpf:"list_standing"`
 	OwnFiles      *ebpf.ProgramSpec `ebpf:"own_files"`
 	OwnRecv       *ebpf.ProgramSpec `ebpf:"own_recv"`
 	OwnSend       *ebpf.ProgramSpec `ebpf:"own_send"`
@@ -200,22 +226,23 @@ type connectionsTaskMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type connectionsTaskVariableSpecs struct {
-	ByCgroup     *ebpf.VariableSpec `ebpf:"by_cgroup"`
-	Cgroup1Index *ebpf.VariableSpec `ebpf:"cgroup1_index"`
-	EventBudget  *ebpf.VariableSpec `ebpf:"event_budget"`
-	MaxEvents    *ebpf.VariableSpec `ebpf:"max_events"`
-	NameIndex    *ebpf.VariableSpec `ebpf:"name_index"`
-	OnlyNetns    *ebpf.VariableSpec `ebpf:"only_netns"`
-	OwnPidns     *ebpf.VariableSpec `ebpf:"own_pidns"`
-	SampleRate   *ebpf.VariableSpec `ebpf:"sample_rate"`
-	UnusedSample *ebpf.VariableSpec `ebpf:"unused_sample"`
-	WantAddr     *ebpf.VariableSpec `ebpf:"want_addr"`
-	WantCgroup1  *ebpf.VariableSpec `ebpf:"want_cgroup1"`
-	WantCgroup2  *ebpf.VariableSpec `ebpf:"want_cgroup2"`
-	WantFamily   *ebpf.VariableSpec `ebpf:"want_family"`
-	WantPid      *ebpf.VariableSpec `ebpf:"want_pid"`
-	WantPort     *ebpf.VariableSpec `ebpf:"want_port"`
-	WantStart    *ebpf.VariableSpec `ebpf:"want_start"`
+	ByCgroup       *ebpf.VariableSpec `ebpf:"by_cgroup"`
+	Cgroup1Index   *ebpf.VariableSpec `ebpf:"cgroup1_index"`
+	EventBudget    *ebpf.VariableSpec `ebpf:"event_budget"`
+	MaxEvents      *ebpf.VariableSpec `ebpf:"max_events"`
+	NameIndex      *ebpf.VariableSpec `ebpf:"name_index"`
+	OnlyNetns      *ebpf.VariableSpec `ebpf:"only_netns"`
+	OwnPidns       *ebpf.VariableSpec `ebpf:"own_pidns"`
+	SampleRate     *ebpf.VariableSpec `ebpf:"sample_rate"`
+	UnusedSample   *ebpf.VariableSpec `ebpf:"unused_sample"`
+	UnusedStanding *ebpf.VariableSpec `ebpf:"unused_standing"`
+	WantAddr       *ebpf.VariableSpec `ebpf:"want_addr"`
+	WantCgroup1    *ebpf.VariableSpec `ebpf:"want_cgroup1"`
+	WantCgroup2    *ebpf.VariableSpec `ebpf:"want_cgroup2"`
+	WantFamily     *ebpf.VariableSpec `ebpf:"want_family"`
+	WantPid        *ebpf.VariableSpec `ebpf:"want_pid"`
+	WantPort       *ebpf.VariableSpec `ebpf:"want_port"`
+	WantStart      *ebpf.VariableSpec `ebpf:"want_start"`
 }
 
 // connectionsTaskObjects contains all objects after they have been loaded into the kernel.
@@ -263,28 +290,30 @@ func (m *connectionsTaskMaps) Close() error {
 //
 // It can be passed to loadConnectionsTaskObjects or ebpf.CollectionSpec.LoadAndAssign.
 type connectionsTaskVariables struct {
-	ByCgroup     *ebpf.Variable `ebpf:"by_cgroup"`
-	Cgroup1Index *ebpf.Variable `ebpf:"cgroup1_index"`
-	EventBudget  *ebpf.Variable `ebpf:"event_budget"`
-	MaxEvents    *ebpf.Variable `ebpf:"max_events"`
-	NameIndex    *ebpf.Variable `ebpf:"name_index"`
-	OnlyNetns    *ebpf.Variable `ebpf:"only_netns"`
-	OwnPidns     *ebpf.Variable `ebpf:"own_pidns"`
-	SampleRate   *ebpf.Variable `ebpf:"sample_rate"`
-	UnusedSample *ebpf.Variable `ebpf:"unused_sample"`
-	WantAddr     *ebpf.Variable `ebpf:"want_addr"`
-	WantCgroup1  *ebpf.Variable `ebpf:"want_cgroup1"`
-	WantCgroup2  *ebpf.Variable `ebpf:"want_cgroup2"`
-	WantFamily   *ebpf.Variable `ebpf:"want_family"`
-	WantPid      *ebpf.Variable `ebpf:"want_pid"`
-	WantPort     *ebpf.Variable `ebpf:"want_port"`
-	WantStart    *ebpf.Variable `ebpf:"want_start"`
+	ByCgroup       *ebpf.Variable `ebpf:"by_cgroup"`
+	Cgroup1Index   *ebpf.Variable `ebpf:"cgroup1_index"`
+	EventBudget    *ebpf.Variable `ebpf:"event_budget"`
+	MaxEvents      *ebpf.Variable `ebpf:"max_events"`
+	NameIndex      *ebpf.Variable `ebpf:"name_index"`
+	OnlyNetns      *ebpf.Variable `ebpf:"only_netns"`
+	OwnPidns       *ebpf.Variable `ebpf:"own_pidns"`
+	SampleRate     *ebpf.Variable `ebpf:"sample_rate"`
+	UnusedSample   *ebpf.Variable `ebpf:"unused_sample"`
+	UnusedStanding *ebpf.Variable `ebpf:"unused_standing"`
+	WantAddr       *ebpf.Variable `ebpf:"want_addr"`
+	WantCgroup1    *ebpf.Variable `ebpf:"want_cgroup1"`
+	WantCgroup2    *ebpf.Variable `ebpf:"want_cgroup2"`
+	WantFamily     *ebpf.Variable `ebpf:"want_family"`
+	WantPid        *ebpf.Variable `ebpf:"want_pid"`
+	WantPort       *ebpf.Variable `ebpf:"want_port"`
+	WantStart      *ebpf.Variable `ebpf:"want_start"`
 }
 
 // connectionsTaskPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadConnectionsTaskObjects or ebpf.CollectionSpec.LoadAndAssign.
 type connectionsTaskPrograms struct {
+	ListStanding  *ebpf.Program `ebpf:"list_standing"`
 	OwnFiles      *ebpf.Program `ebpf:"own_files"`
 	OwnRecv       *ebpf.Program `ebpf:"own_recv"`
 	OwnSend       *ebpf.Program `ebpf:"own_send"`
@@ -297,6 +326,7 @@ type connectionsTaskPrograms struct {
 
 func (p *connectionsTaskPrograms) Close() error {
 	return _ConnectionsTaskClose(
+		p.ListStanding,
 		p.OwnFiles,
 		p.OwnRecv,
 		p.OwnSend,

@@ -21,7 +21,8 @@ var directions = []string{"", "out", "in"}
 
 // connectionTask is monitor_tcp_connections.
 type connectionTask struct {
-	kept keep[connectionsTaskSample]
+	kept   keep[connectionsTaskSample]
+	before map[uint64]standing // what was open when the task began
 }
 
 func (t *tracer) connections(ctx context.Context, args inspector.Args, partial func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
@@ -32,7 +33,8 @@ func (t *tracer) connections(ctx context.Context, args inspector.Args, partial f
 		for _, p := range own {
 			programs = append(programs, bpfload.Program{Name: p})
 		}
-		tr.plan = plan{load: loadConnectionsTask, vars: map[string]any{}, budget: 5_000_000, sample: d.sample, result: d.result, programs: programs, needed: own}
+		programs = append(programs, bpfload.Program{Name: "list_standing", Attach: bpfload.Iterator})
+		tr.plan = plan{load: loadConnectionsTask, vars: map[string]any{}, budget: 5_000_000, sample: d.sample, result: d.result, begin: d.begin, programs: programs, needed: own}
 		return nil
 	})
 }
@@ -42,6 +44,14 @@ func (d *connectionTask) sample(raw []byte) {
 		d.kept.passed++
 	} else if s, ok := decode[connectionsTaskSample](raw); ok {
 		d.kept.add(fmt.Sprint(s.What, s.Direction, s.T.B, min(s.T.Aport, s.T.Bport)), s)
+	}
+}
+
+// begin remembers what is open.
+func (d *connectionTask) begin(tr *trace) {
+	var err error
+	if d.before, _, err = tr.listStanding(); err != nil {
+		tr.log.Debug("open connections not listed", "error", err)
 	}
 }
 
@@ -86,11 +96,14 @@ func (d *connectionTask) result(tr *trace, r *inspector.TaskResult) error {
 		r.Notes = append(r.Notes, "the remote addresses of incoming connections are left out, to show more in fewer rows")
 	}
 	rows.finish(r, tr.counts[countOverflow])
+	if tr.naming != nil {
+		d.goingOn(tr, r)
+	}
 	r.Truncated += d.kept.passed
 	for i := range d.kept.samples {
 		r.Samples = append(r.Samples, d.show(tr, &d.kept.samples[i]))
 	}
-	r.Notes = append(r.Notes, "bytes and round-trip times are of sockets that ended, over their whole life; a SYN and a FIN count one byte each")
+	r.Notes = append(r.Notes, "in rows of what happened, bytes and round-trip times are of sockets that ended, over their whole life; a SYN and a FIN count one byte each")
 	r.Next = d.next(r)
 	return nil
 }

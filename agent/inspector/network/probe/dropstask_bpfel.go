@@ -60,6 +60,13 @@ type dropsTaskOwner struct {
 	Comm    [16]int8
 }
 
+type dropsTaskPlace struct {
+	_       structs.HostLayout
+	Netns   uint32
+	Ifindex uint32
+	Ifname  [16]int8
+}
+
 type dropsTaskPortKey struct {
 	_     structs.HostLayout
 	Netns uint32
@@ -99,6 +106,7 @@ const (
 	dropsTaskMapClaims             = "claims"
 	dropsTaskMapControl            = "control"
 	dropsTaskMapCounts             = "counts"
+	dropsTaskMapElsewhere          = "elsewhere"
 	dropsTaskMapGroups             = "groups"
 	dropsTaskMapListeners          = "listeners"
 	dropsTaskMapOwners             = "owners"
@@ -194,6 +202,7 @@ type dropsTaskMapSpecs struct {
 	Claims    *ebpf.MapSpec `ebpf:"claims"`
 	Control   *ebpf.MapSpec `ebpf:"control"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
+	Elsewhere *ebpf.MapSpec `ebpf:"elsewhere"`
 	Groups    *ebpf.MapSpec `ebpf:"groups"`
 	Listeners *ebpf.MapSpec `ebpf:"listeners"`
 	Owners    *ebpf.MapSpec `ebpf:"owners"`
@@ -255,6 +264,7 @@ type dropsTaskMaps struct {
 	Claims    *ebpf.Map `ebpf:"claims"`
 	Control   *ebpf.Map `ebpf:"control"`
 	Counts    *ebpf.Map `ebpf:"counts"`
+	Elsewhere *ebpf.Map `ebpf:"elsewhere"`
 	Groups    *ebpf.Map `ebpf:"groups"`
 	Listeners *ebpf.Map `ebpf:"listeners"`
 	Owners    *ebpf.Map `ebpf:"owners"`
@@ -267,6 +277,7 @@ func (m *dropsTaskMaps) Close() error {
 		m.Claims,
 		m.Control,
 		m.Counts,
+		m.Elsewhere,
 		m.Groups,
 		m.Listeners,
 		m.Owners,

@@ -18,13 +18,15 @@ import (
 const (
 	countNoName  = taskCounts + iota // on an interface whose name is not known
 	countClaimed                     // whose owner was unknown at first
+	countHidden                      // that only the filter by interface kept out
 )
 
 // dropTask is trace_network_drops.
 type dropTask struct {
 	kept  keep[dropsTaskSample]
-	names map[uint64]string // of kernel addresses
-	here  map[uint32]string // interfaces of the agent's own namespace
+	names map[uint64]string            // of kernel addresses
+	here  map[uint32]string            // interfaces of the agent's own namespace
+	there map[uint32]map[uint32]string // of others, by namespace and index
 	note  string
 }
 
@@ -150,6 +152,11 @@ func (d *dropTask) result(tr *trace, r *inspector.TaskResult) error {
 	if d.note != "" {
 		r.Notes = append(r.Notes, d.note)
 	}
+	if note, err := d.hidden(tr, r); err != nil {
+		return err
+	} else if note != "" {
+		r.Notes = append(r.Notes, note)
+	}
 	d.samples(tr, r)
 	r.Next = d.next(r)
 	return nil
@@ -184,10 +191,7 @@ func (d *dropTask) labels(tr *trace, g dropsTaskGroup, o owner, cgroup2 uint64) 
 	if name := cString(g.Ifname[:]); name != "" {
 		put(labels, "interface", name)
 	} else if g.Ifindex != 0 {
-		labels["interface"] = fmt.Sprintf("if%d", g.Ifindex)
-		if here := d.here[g.Ifindex]; here != "" && g.Netns == tr.facts.netns {
-			labels["interface"] = here
-		}
+		d.putInterface(tr, labels, g.Netns, g.Ifindex)
 	}
 	putTuple(labels, g.T, "source", "destination")
 	tr.putNetns(labels, g.Netns)

@@ -140,6 +140,12 @@ func tcpState(s uint32) string {
 	return strconv.Itoa(int(s))
 }
 
+// binarySize is the length of a record.
+func binarySize[S any]() int {
+	var s S
+	return binary.Size(s)
+}
+
 // decode copies a record of the ring; false: it is none.
 func decode[S any](raw []byte) (s S, ok bool) {
 	_, err := binary.Decode(raw, binary.NativeEndian, &s)

@@ -37,6 +37,7 @@ type plan struct {
 	needed   []string          // without these the task cannot be done
 	claimed  int               // slot of counts that takes off the unknown ones; 0: none
 	vars     map[string]any
+	begin    func(*trace)     // once, before it counts; may be nil
 	budget   uint64           // events of one CPU
 	sample   func(raw []byte) // one record of the ring; called by one goroutine at a time, under lock
 	result   func(*trace, *inspector.TaskResult) error
@@ -176,6 +177,9 @@ func (tr *trace) watch(ctx context.Context, partial func(*inspector.TaskResult))
 	defer stop()
 	read := make(chan error, 1)
 	go func() { read <- bpfload.ReadRing(reading, tr.set.Map("ring"), tr.take) }()
+	if tr.plan.begin != nil {
+		tr.plan.begin(tr)
+	}
 	from := time.Now()
 	if err := tr.arm(1); err != nil {
 		return nil, err

@@ -227,6 +227,61 @@ static __always_inline bool admit(struct event *e, const struct sock *sk, u8 dir
 	return true;
 }
 
+/* A connection that is there, whether anything happens to it or not. */
+struct standing {
+	u64 cookie, cgroup2;
+	u64 sent, received;
+	u32 srtt_us, netns;
+	struct tuple t;
+	u8 direction;
+	struct owner owner;
+};
+
+const struct standing *unused_standing __attribute__((unused));
+
+/* Writes the wanted ones among the open files; one that several processes
+ * have open comes several times. */
+SEC("iter/task_file")
+int list_standing(struct bpf_iter__task_file *ctx)
+{
+	struct file *file = ctx->file;
+	struct standing out;
+	struct event e = {};
+	struct socket *s;
+	struct sock *sk;
+
+	if (!file || !ctx->task)
+		return 0;
+	s = bpf_sock_from_file(file);
+	if (!s)
+		return 0;
+	sk = s->sk;
+	if (!sk)
+		return 0;
+	u16 family = sk->__sk_common.skc_family;
+	if (family != AF_INET && family != AF_INET6)
+		return 0;
+	u8 state = BPF_CORE_READ((struct sock___task *)sk, __sk_common.skc_state);
+	if (BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP || (state != TCP_ESTABLISHED && state != TCP_CLOSE_WAIT))
+		return 0;
+	if (sock_wanted(sk) != YES || !admit(&e, sk, UNDECIDED))
+		return 0;
+	struct tcp_sock___task *tp = (void *)sk;
+	__builtin_memset(&out, 0, sizeof(out));
+	out.cookie = e.cookie;
+	out.cgroup2 = e.cgroup2;
+	out.sent = BPF_CORE_READ(tp, bytes_acked);
+	out.received = BPF_CORE_READ(tp, bytes_received);
+	out.srtt_us = BPF_CORE_READ(tp, srtt_us);
+	out.netns = e.g.netns;
+	out.t = e.t;
+	out.direction = e.g.direction;
+	if (e.owner)
+		out.owner = *e.owner;
+	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));
+	return 0;
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(trace_state, const struct sock *sk, int from, int to)
 {

@@ -20,7 +20,7 @@ const volatile u32 want_ifindex = 0;
 const volatile u32 own_netns = 0;
 
 /* The task's own counters, mirrored in droptask.go. */
-enum { NO_NAME = TASK_COUNTS, CLAIMED };
+enum { NO_NAME = TASK_COUNTS, CLAIMED, HIDDEN };
 
 struct group {
 	u64 location; /* who called to drop it */
@@ -55,6 +55,19 @@ struct {
 	__type(key, struct rest_key);
 	__type(value, u64);
 } rest SEC(".maps");
+
+/* Where the drops were that all filters but the interface let pass. */
+struct place {
+	u32 netns, ifindex;
+	char ifname[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, struct place);
+	__type(value, u64);
+} elsewhere SEC(".maps");
 
 /* A socket that was never used before has no known owner while its first
  * packet is dropped, but has one when the very same system call ends. */
@@ -155,6 +168,22 @@ static __always_inline void tally_up(const struct group *g, u64 packets, u64 len
 	count(OVERFLOW, packets);
 }
 
+static __always_inline void hide(const struct group *g)
+{
+	struct place p = { .netns = g->netns, .ifindex = g->ifindex };
+	u64 none = 0, *n;
+
+	__builtin_memcpy(p.ifname, g->ifname, sizeof(p.ifname));
+	n = bpf_map_lookup_elem(&elsewhere, &p);
+	if (!n) {
+		bpf_map_update_elem(&elsewhere, &p, &none, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&elsewhere, &p);
+	}
+	if (n)
+		__sync_fetch_and_add(n, 1);
+	count(HIDDEN, 1);
+}
+
 static __always_inline void emit(u64 *ctx, const struct group *g, u32 len, u64 cgroup2, const struct owner *o, bool stack)
 {
 	if (!sampled())
@@ -248,19 +277,19 @@ int trace_drop(u64 *ctx)
 		g.ifindex = BPF_CORE_READ((struct sk_buff___task *)skb, skb_iif);
 	if (only_netns && g.netns != only_netns)
 		return 0;
-	if (want_name[0]) {
-		if (dev ? !name_wanted(g.ifname) : !(want_ifindex && g.ifindex == want_ifindex && g.netns == own_netns)) {
-			if (!dev && g.ifindex && g.netns != own_netns)
-				count(NO_NAME, 1);
-			return 0;
-		}
-	}
+	bool hidden = false;
+	if (want_name[0])
+		hidden = dev ? !name_wanted(g.ifname) : !(want_ifindex && g.ifindex == want_ifindex && g.netns == own_netns);
 	parse(skb, &g.t);
 	bool parsed = g.t.family;
 	if (!parsed && sk)
 		tuple_of_sock(sk, &g.t);
 	if (!tuple_wanted(&g.t))
 		return 0;
+	if (hidden && !dev && g.ifindex && g.netns != own_netns) {
+		count(NO_NAME, 1);
+		return 0;
+	}
 	g.location = ctx[1];
 	g.benign = harmless(&g.t, g.reason);
 	u32 len = BPF_CORE_READ(skb, len);
@@ -277,12 +306,18 @@ int trace_drop(u64 *ctx)
 	case NO:
 		return 0;
 	case UNSURE:
+		if (hidden)
+			return 0;
 		count(UNKNOWN, 1);
 		if (whole)
 			ask(sk, &g, len, cgroup2, false);
 		return 0;
 	case YES:
 		break;
+	}
+	if (hidden) {
+		hide(&g);
+		return 0;
 	}
 	tally_up(&g, 1, len, cgroup2, o);
 	if (whole && !o)

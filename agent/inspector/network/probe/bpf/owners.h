@@ -48,7 +48,10 @@ struct socket {
 
 struct file;
 
+struct seq_file;
+
 struct bpf_iter_meta {
+	struct seq_file *seq;
 	u64 seq_num;
 };
 
