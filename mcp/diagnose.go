@@ -177,7 +177,9 @@ func argFault(k inspector.TaskKind, err error) error {
 	next := "send a value within the bound, or leave the argument out"
 	switch bad.Reason {
 	case "no_target":
-		next = "choose a target from list_events or metrics_summary of the node: " + strings.Join(k.Targets, " or ")
+		if next = k.Aim; next == "" {
+			next = "choose a target from list_events or metrics_summary of the node: " + strings.Join(k.Targets, " or ")
+		}
 	case "malformed":
 		next = "correct it or leave it out"
 	case "unknown_argument":
@@ -228,6 +230,9 @@ func answerTask(s Services, t tasks.Task, c Call, started bool) Answer {
 			body.Status = accepted
 		}
 		body.Next = s.steps(t, c)
+		if k, ok := s.Registry.Task(t.Kind); ok {
+			body.counts = k.Counts
+		}
 		return Answer{Body: body, Text: body.text(), Rows: body.Evidence.size(), Task: &t,
 			Fit: func(rows int) Answer { return render(body.Evidence.squeeze(size, rows)) }}
 	}

@@ -43,12 +43,13 @@ func (s Services) steps(t tasks.Task, c Call) []Next {
 	if ev, _, _ := merge(t); c.Scope.Granted.Has(tenants.Diagnose) && s.Events != nil && t.Status == tasks.Completed {
 		args := map[string]any{ticketArg.Name: t.Ticket, "title": t.Kind + " finding"}
 		switch {
+		case len(ev.Profiles) > 0 && len(ev.Profiles[0].Top) > 0 && len(ev.Profiles[0].Top[0].Function) <= maxTitle/2 && len(ev.Profiles[0].Top[0].Module) <= maxStepText:
+			top := ev.Profiles[0].Top[0] // the processes of a profile are rows, but the function is what was asked for
+			args["node"], args["labels"], args["title"] = ev.Profiles[0].Node, functionLabels(top), fmt.Sprintf("%.0f %% of the CPU samples are in %s", top.Share*100, inspector.CleanText(top.Function))
+			add(Next{promote, args, "keeps the function as an event, if it is the finding"})
 		case len(ev.Rows) > 0 && !ev.Rows[0].Benign:
 			args["node"], args["row"] = ev.Rows[0].Node, ev.Rows[0].Row
 			add(Next{promote, args, "keeps the first row as an event, if it is the finding"})
-		case len(ev.Profiles) > 0 && len(ev.Profiles[0].Top) > 0 && len(ev.Profiles[0].Top[0].Function) <= maxStepText:
-			args["node"], args["labels"] = ev.Profiles[0].Node, map[string]string{"function": ev.Profiles[0].Top[0].Function}
-			add(Next{promote, args, "keeps the function as an event, if it is the finding"})
 		}
 	}
 	if i := slices.IndexFunc(t.Runs, func(r tasks.Run) bool { return r.Status != tasks.Completed && r.Status != tasks.Cancelled }); i >= 0 {
@@ -67,7 +68,7 @@ func (s Services) step(n inspector.NextStep, node string) (Next, bool) {
 	}
 	args := map[string]any{}
 	for _, k := range sortedKeys(n.Args) {
-		if !slices.Contains(known, k) || k == nodeArg.Name || k == selectorArg.Name {
+		if !slices.ContainsFunc(known, func(a Arg) bool { return a.Name == k }) || k == nodeArg.Name || k == selectorArg.Name {
 			continue
 		}
 		switch v := n.Args[k].(type) {
@@ -87,30 +88,51 @@ func (s Services) step(n inspector.NextStep, node string) (Next, bool) {
 			return Next{}, false
 		}
 	}
-	if slices.Contains(known, nodeArg.Name) {
+	if slices.ContainsFunc(known, func(a Arg) bool { return a.Name == nodeArg.Name }) {
 		args[nodeArg.Name] = node
 	}
-	return Next{n.Tool, args, clip(n.Why, maxWhy)}, true
+	step := Next{n.Tool, args, clip(n.Why, maxWhy)}
+	return step, s.callable(step, known)
+}
+
+// callable reports whether the tool takes the arguments as they are: a step
+// that would be refused helps nobody.
+func (s Services) callable(n Next, known []Arg) bool {
+	raw, err := json.Marshal(n.Arguments)
+	if err != nil {
+		return false
+	}
+	got, err := decodeArgs(n.Tool, known, raw)
+	if err != nil {
+		return false
+	}
+	k, ok := s.Registry.Task(n.Tool)
+	if !ok {
+		return true
+	}
+	args := map[string]any{}
+	for _, a := range k.Args {
+		if v, ok := got[a.Name]; ok {
+			args[a.Name] = v
+		}
+	}
+	_, err = k.Check(args)
+	return err == nil
 }
 
 // argsOf lists the arguments of a tool that a node may suggest; nil: none.
-func (s Services) argsOf(tool string) []string {
-	var args []Arg
+func (s Services) argsOf(tool string) []Arg {
 	switch k, ok := s.Registry.Task(tool); {
 	case ok && k.Scope == inspector.ScopeDiagnose:
-		args = taskArgs(s.Registry, k)
+		return taskArgs(s.Registry, k)
 	case tool == "metrics_summary" || tool == "query_metrics" || tool == "list_events":
 		for _, t := range slices.Concat(observeMetrics(s), observeEvents(s)) {
 			if t.Name == tool {
-				args = t.Args
+				return t.Args
 			}
 		}
 	}
-	var names []string
-	for _, a := range args {
-		names = append(names, a.Name)
-	}
-	return names
+	return nil
 }
 
 func sameJSON(a, b any) bool {

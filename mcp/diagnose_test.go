@@ -44,7 +44,7 @@ func TestEveryTask(t *testing.T) {
 					res := call(t, s, k.Name, `{"node":"acme-db1"`+targets(k)+`}`)
 					text, body := textOf(t, res), bodyOf(t, res.StructuredContent)
 					conformsTo(t, k.Name, shape, res)
-					finding := []string{"10.0.0.1:443>acme-db1:5000", "31 (23.5 %)", "process=curl", "rtt_us 12 ms", "42", "2 events lost"}
+					finding := []string{"10.0.0.1:443>acme-db1:5000", strings.ToUpper(k.Counts[""]) + "  SHARE", "23.5 %", "process=curl", "rtt 12 ms", "42", "2 events lost"}
 					if k.Name == "profile_on_cpu" {
 						finding = []string{"main.spin0", "40.0 %", "500 of 1980 possible samples", "/usr/bin/acme-db1", "10.0 % of them in the kernel"}
 					}

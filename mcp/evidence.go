@@ -38,6 +38,8 @@ type taskAnswer struct {
 	Truncated *tenants.Truncated `json:"truncated,omitempty"`
 	Notes     []string           `json:"notes"`
 	Next      []Next             `json:"next,omitempty"`
+
+	counts map[string]string // what a row's count counts, by level
 }
 
 // winSpan is the span that the evidence covers, by the clocks of the nodes.
@@ -80,7 +82,7 @@ type evidenceRow struct {
 	Name string `json:"name"`
 	Row  int    `json:"row"` // its number on its node, for promote_evidence
 	inspector.ResultRow
-	Share *float64 `json:"share,omitempty"` // of the counts of all rows of all nodes
+	Share *float64 `json:"share,omitempty"` // of the counts of all rows of its level on all nodes
 }
 
 type evidenceSample struct {
@@ -101,7 +103,7 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 	e := Evidence{Totals: map[string]uint64{}, Rows: []evidenceRow{}}
 	var span *winSpan
 	notes := []string{}
-	all := uint64(0)
+	all := map[string]uint64{} // by level
 	for _, run := range t.Runs {
 		r := run.Result
 		if r == nil {
@@ -121,7 +123,7 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 		}
 		for i, row := range r.Rows {
 			e.Rows = append(e.Rows, evidenceRow{Node: run.Node, Name: run.Name, Row: i, ResultRow: row})
-			all = inspector.Plus(all, row.Count)
+			all[level(row.Labels)] = inspector.Plus(all[level(row.Labels)], row.Count)
 		}
 		for _, s := range r.Samples {
 			e.Samples = append(e.Samples, evidenceSample{run.Node, run.Name, s})
@@ -135,7 +137,6 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 		e.Unsampled = plus(e.Unsampled, r.Truncated)
 		e.Unknown = plus(e.Unknown, r.Unknown)
 		e.SampleRate = max(e.SampleRate, r.SampleRate)
-		all = inspector.Plus(all, r.OtherCount)
 		for _, n := range r.Notes {
 			if len(notes) < 10 && !slices.Contains(notes, n) {
 				notes = append(notes, n)
@@ -143,8 +144,12 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 		}
 	}
 	for i := range e.Rows {
-		if all > 0 {
-			share := float64(e.Rows[i].Count) / float64(all)
+		sum := all[level(e.Rows[i].Labels)]
+		if len(all) == 1 { // else nobody knows of which level the others are
+			sum = inspector.Plus(sum, e.OtherCount)
+		}
+		if sum > 0 {
+			share := float64(e.Rows[i].Count) / float64(sum)
 			e.Rows[i].Share = &share
 		}
 	}
@@ -168,6 +173,12 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 	})
 	return e, span, notes
 }
+
+// levelLabel tells rows apart that say the same thing at different levels,
+// such as a device and the processes that use it.
+const levelLabel = "row"
+
+func level(labels map[string]string) string { return labels[levelLabel] }
 
 // plus adds what nodes counted, up to what a reader of JSON numbers reads as
 // it is: no sum of what one node made up may hide what others saw.

@@ -29,7 +29,7 @@ func TestEvidenceFromRealServices(t *testing.T) {
 	}
 	conformsTo(t, getEvent, outputSchema(eventAnswer{}), res)
 	short := call(t, c, "trace_tcp_retransmits", `{"node":"acme-node-0","duration_s":1}`)
-	if body := bodyOf(t, short.StructuredContent); body["status"] != "COMPLETED" || !strings.Contains(textOf(t, short), "acme-node-0-peer") || !strings.Contains(textOf(t, short), "31 (73.8 %)") {
+	if body := bodyOf(t, short.StructuredContent); body["status"] != "COMPLETED" || !strings.Contains(textOf(t, short), "acme-node-0-peer") || !strings.Contains(textOf(t, short), "31     73.8 %") {
 		t.Errorf("short: %s", textOf(t, short))
 	}
 	conformsTo(t, "trace_tcp_retransmits", outputSchema(taskAnswer{}), short)

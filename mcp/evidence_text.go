@@ -19,13 +19,7 @@ func (a taskAnswer) text() string {
 		p.line("ticket_id: %s (kept until %s)", a.Ticket, stamp(a.ExpiresAt))
 	}
 	a.findings(&p)
-	if len(a.Totals) > 0 {
-		parts := []string{}
-		for _, k := range sortedKeys(a.Totals) {
-			parts = append(parts, inspector.CleanText(k)+" "+measure(k, float64(a.Totals[k])))
-		}
-		p.line("totals: %s", strings.Join(parts, ", "))
-	}
+	measures(&p, "totals: ", a.Totals)
 	a.samples(&p)
 	a.losses(&p)
 	a.nodes(&p)
@@ -89,25 +83,18 @@ func (a taskAnswer) span() string {
 // findings names what stands out: the group and its share, or the function.
 func (a taskAnswer) findings(p *page) {
 	many := len(a.Nodes) > 1
+	levels := []string{}
 	for _, r := range a.Rows {
-		line := measure("", float64(r.Count))
-		if r.Share != nil {
-			line += fmt.Sprintf(" (%.1f %%)", *r.Share*100)
+		if l := level(r.Labels); !slices.Contains(levels, l) {
+			levels = append(levels, l)
 		}
-		if many {
-			line += " on " + inspector.CleanText(r.Name)
+	}
+	for _, l := range levels {
+		rows := slices.DeleteFunc(slices.Clone(a.Rows), func(r evidenceRow) bool { return level(r.Labels) != l })
+		if len(levels) > 1 {
+			p.line("by %s:", inspector.CleanText(orElse(l, "group")))
 		}
-		line += fmt.Sprintf(" row %d: %s", r.Row, facts(r.Labels))
-		if v := valueText(r.Values); v != "" {
-			line += " | " + v
-		}
-		if r.Benign {
-			line += " | benign"
-		}
-		p.line("%s", line)
-		if len(r.Stack) > 0 {
-			p.line("  at %s", stackText(r.Stack))
-		}
+		a.rows(p, rows, l, many)
 	}
 	if a.OtherCount > 0 {
 		p.line("%d more in %s that the nodes did not list", a.OtherCount, counted(a.OtherRows, "group"))
@@ -118,6 +105,84 @@ func (a taskAnswer) findings(p *page) {
 	if len(a.Rows) == 0 && len(a.Profiles) == 0 && a.Conclude && a.Coverage.Answered > 0 {
 		p.line("nothing matched in this span on %s; that is no proof that it does not happen at other times", counted(a.Coverage.Answered, "node that answered"))
 	}
+}
+
+// rows writes the rows of one level. What all of them have in common is said
+// once.
+func (a taskAnswer) rows(p *page, rows []evidenceRow, level string, many bool) {
+	labels := []map[string]string{}
+	for _, r := range rows {
+		labels = append(labels, r.Labels)
+	}
+	shared := common(labels)
+	if len(shared) > 0 {
+		p.line("in each: %s", facts(shared))
+	}
+	unit := orElse(a.counts[level], orElse(a.counts[""], "count"))
+	head := []string{strings.ToUpper(inspector.CleanText(unit)), "SHARE", "ROW", "WHAT"}
+	if many {
+		head = slices.Insert(head, 2, "NODE")
+	}
+	table := [][]string{}
+	for _, r := range rows {
+		cells := []string{number(float64(r.Count)), "", fmt.Sprint(r.Row), told(r.Labels, r.Values, shared)}
+		if r.Share != nil {
+			cells[1] = fmt.Sprintf("%.1f %%", *r.Share*100)
+		}
+		if r.Benign {
+			cells[3] += " | benign"
+		}
+		if many {
+			cells = slices.Insert(cells, 2, r.Name)
+		}
+		table = append(table, cells)
+	}
+	p.tableWith(head, table, func(i int) {
+		measures(p, "  ", buckets(rows[i].Values))
+		if len(rows[i].Stack) > 0 {
+			p.line("  at %s", stackText(rows[i].Stack))
+		}
+	})
+}
+
+// told is a row's or a sample's own facts and numbers.
+func told(labels map[string]string, values map[string]float64, shared map[string]string) string {
+	own := map[string]string{}
+	for k, v := range labels {
+		if _, ok := shared[k]; !ok && k != levelLabel {
+			own[k] = v
+		}
+	}
+	parts := []string{}
+	if len(own) > 0 || len(shared) == 0 {
+		parts = append(parts, facts(own))
+	}
+	if v := valueText(values); v != "" {
+		parts = append(parts, v)
+	}
+	return strings.Join(parts, " | ")
+}
+
+// common are the labels that several groups all have, such as the long path of
+// one control group; of one group it is none.
+func common(groups []map[string]string) map[string]string {
+	if len(groups) < 2 {
+		return nil
+	}
+	out := map[string]string{}
+	for k, v := range groups[0] {
+		if k != levelLabel && !slices.ContainsFunc(groups, func(g map[string]string) bool { w, ok := g[k]; return !ok || w != v }) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
 }
 
 func (a taskAnswer) profile(p *page, f nodeProfile, many bool) {
@@ -147,16 +212,20 @@ func (a taskAnswer) profile(p *page, f nodeProfile, many bool) {
 }
 
 func (a taskAnswer) samples(p *page) {
+	labels := []map[string]string{}
+	for _, s := range a.Samples {
+		labels = append(labels, s.Labels)
+	}
+	shared := common(labels)
+	if len(shared) > 0 {
+		p.line("in each sample: %s", facts(shared))
+	}
 	for _, s := range a.Samples {
 		line := "sample " + s.At.UTC().Format("15:04:05.000Z")
 		if len(a.Nodes) > 1 {
 			line += " on " + inspector.CleanText(s.Name)
 		}
-		line += ": " + facts(s.Labels)
-		if v := valueText(s.Values); v != "" {
-			line += " | " + v
-		}
-		p.line("%s", line)
+		p.line("%s: %s", line, told(s.Labels, s.Values, shared))
 		if len(s.Stack) > 0 {
 			p.line("  at %s", stackText(s.Stack))
 		}
@@ -204,37 +273,10 @@ func fact(v string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(v) + `"`
 }
 
-func valueText(values map[string]float64) string {
-	parts := []string{}
-	for _, k := range sortedKeys(values) {
-		parts = append(parts, inspector.CleanText(k)+" "+measure(k, values[k]))
-	}
-	return strings.Join(parts, ", ")
-}
-
 func stackText(stack []string) string {
 	clean := make([]string, len(stack))
 	for i, f := range stack {
 		clean[i] = inspector.CleanText(f)
 	}
 	return strings.Join(clean, " < ")
-}
-
-// measure writes a number by the unit that its name ends in.
-func measure(name string, v float64) string {
-	words := strings.Split(name, "_")
-	switch words[len(words)-1] {
-	case "us":
-		return quantity(v*1e3, string(inspector.Nanoseconds), false)
-	case "ns":
-		return quantity(v, string(inspector.Nanoseconds), false)
-	case "ms":
-		return quantity(v*1e6, string(inspector.Nanoseconds), false)
-	case "share", "ratio":
-		return quantity(v, string(inspector.Ratio), false)
-	}
-	if slices.Contains(words, "bytes") {
-		return quantity(v, string(inspector.Bytes), false)
-	}
-	return number(v)
 }

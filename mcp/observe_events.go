@@ -198,20 +198,8 @@ func (s Services) describeEvent(d events.Detail, c Call, rows int) eventAnswer {
 		a.Contexts = a.Contexts[max(0, len(a.Contexts)-part):] // the youngest are last
 		a.Notes = append(a.Notes, "samples, snapshots and nearby events were cut to fit the answer's byte budget; raise max_bytes to see all")
 	}
-	if k, ok := s.Registry.Task(d.NextTool); ok && s.Tasks != nil && c.Scope.Granted.Has(tenants.Diagnose) {
-		args := map[string]any{nodeArg.Name: d.Node}
-		for _, arg := range k.Args {
-			if v := d.Scope[arg.Name]; v != "" && arg.Kind == inspector.TextArg {
-				args[arg.Name] = v
-			}
-		}
-		a.Next = append(a.Next, Next{k.Name, args, "looks at it in detail while it goes on"})
-	} else if d.NextTool == "metrics_summary" || d.NextTool == "get_node" {
-		args := map[string]any{nodeArg.Name: d.Node}
-		if k, ok := s.Registry.Event(d.Kind); ok && d.NextTool == "metrics_summary" {
-			args["module"] = k.Component
-		}
-		a.Next = append(a.Next, Next{d.NextTool, args, "the numbers around it"})
+	if n, ok := s.deeper(d, c); ok {
+		a.Next = append(a.Next, n)
 	}
 	if s.Explain != nil {
 		a.Next = append(a.Next, Next{explain, map[string]any{"event_id": d.ID}, "its cause chain, and what changed around it"})
@@ -220,6 +208,37 @@ func (s Services) describeEvent(d events.Detail, c Call, rows int) eventAnswer {
 		a.Next = append(a.Next, Next{checkTask, map[string]any{ticketArg.Name: d.Task}, "the task's whole result, while its ticket lives"})
 	}
 	return a
+}
+
+// deeper is the call that looks further into an event: the tool that its kind
+// names, with the target that the event knows, or else the numbers around it.
+func (s Services) deeper(d events.Detail, c Call) (Next, bool) {
+	args := map[string]any{nodeArg.Name: d.Node}
+	if k, ok := s.Registry.Task(d.NextTool); ok && s.Tasks != nil && c.Scope.Granted.Has(tenants.Diagnose) {
+		for _, arg := range k.Args {
+			if v := d.Scope[arg.Name]; v != "" && arg.Kind == inspector.TextArg {
+				args[arg.Name] = v
+			}
+		}
+		if n := (Next{k.Name, args, "looks at it in detail while it goes on"}); s.callable(n, taskArgs(s.Registry, k)) {
+			return n, true
+		}
+		args = map[string]any{nodeArg.Name: d.Node}
+	}
+	k, ok := s.Registry.Event(d.Kind)
+	switch {
+	case d.NextTool == "get_node":
+		return Next{d.NextTool, args, "the state of the node"}, true
+	case d.NextTool == "list_events":
+		return Next{d.NextTool, args, "what else the node reported"}, true
+	case !ok:
+		return Next{}, false
+	case d.NextTool == "query_metrics" && len(k.Related) > 0:
+		args["metrics"] = k.Related
+		return Next{d.NextTool, args, "the numbers around it over time"}, true
+	}
+	args["module"] = k.Component
+	return Next{"metrics_summary", args, "the numbers around it"}, true
 }
 
 func eventText(a eventAnswer) string {

@@ -2,6 +2,9 @@ package mcp
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,31 +138,57 @@ func foundAt(t tasks.Task, r tasks.Run) time.Time {
 	return r.Result.To
 }
 
-// findLabels takes the first row, function or sample that carries all labels.
+// functionLabels are what tells one function of a profile.
+func functionLabels(top inspector.ProfileFrame) map[string]string {
+	labels := map[string]string{"function": top.Function}
+	if top.Module != "" {
+		labels["module"] = top.Module
+	}
+	return labels
+}
+
+// findLabels takes the row or function that carries all labels, or else the
+// sample. More than one is refused, unless the labels are all that one has:
+// which of them is the finding is for the caller to say.
 func findLabels(f *events.Finding, r *inspector.TaskResult, want map[string]string) error {
-	for _, row := range r.Rows {
-		if carries(row.Labels, want) {
-			f.Labels, f.Count = row.Labels, row.Count
-			return nil
+	type found struct {
+		labels map[string]string
+		count  uint64
+	}
+	var match []found
+	add := func(labels map[string]string, count uint64) {
+		if carries(labels, want) {
+			match = append(match, found{labels, count})
 		}
+	}
+	for _, row := range r.Rows {
+		add(row.Labels, row.Count)
 	}
 	if r.Profile != nil {
 		for _, top := range r.Profile.Top {
-			labels := map[string]string{"function": top.Function}
-			if top.Module != "" {
-				labels["module"] = top.Module
-			}
-			if carries(labels, want) {
-				f.Labels, f.Count = labels, top.Self
-				return nil
+			add(functionLabels(top), top.Self)
+		}
+	}
+	if len(match) == 0 {
+		for _, s := range r.Samples {
+			same := func(m found) bool { return maps.Equal(m.labels, s.Labels) }
+			if i := slices.IndexFunc(match, same); i >= 0 {
+				match[i].count++
+			} else {
+				add(s.Labels, 1)
 			}
 		}
 	}
-	for _, s := range r.Samples {
-		if carries(s.Labels, want) {
-			f.Labels, f.Count = s.Labels, 1
-			return nil
-		}
+	if whole := slices.IndexFunc(match, func(m found) bool { return len(m.labels) == len(want) }); whole >= 0 {
+		match = match[whole : whole+1]
+	}
+	switch len(match) {
+	case 1:
+		f.Labels, f.Count = match[0].labels, match[0].count
+		return nil
+	case 0:
+	default:
+		return &fault.Error{Kind: fault.Invalid, Reason: "ambiguous_row", Field: "labels", Msg: fmt.Sprintf("%d rows, functions or samples of this node carry these labels", len(match)), Next: "send row, or more labels of the row that you mean"}
 	}
 	return &fault.Error{Kind: fault.Invalid, Reason: "no_such_row", Field: "labels", Msg: "no row, function or sample of this node carries these labels", Next: "copy the labels of a row of check_task_result"}
 }

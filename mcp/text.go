@@ -24,7 +24,10 @@ func (p *page) line(format string, args ...any) {
 
 // table writes rows under a head, columns padded to their widest cell. Cells
 // are cleaned: much of what they hold was written by nodes.
-func (p *page) table(head []string, rows [][]string) {
+func (p *page) table(head []string, rows [][]string) { p.tableWith(head, rows, func(int) {}) }
+
+// tableWith is table that lets below write further lines under each row.
+func (p *page) tableWith(head []string, rows [][]string, below func(row int)) {
 	if len(rows) == 0 {
 		return
 	}
@@ -39,7 +42,7 @@ func (p *page) table(head []string, rows [][]string) {
 			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
 		}
 	}
-	for _, r := range all {
+	for n, r := range all {
 		var line strings.Builder
 		for i, cell := range r {
 			line.WriteString(cell)
@@ -48,6 +51,9 @@ func (p *page) table(head []string, rows [][]string) {
 			}
 		}
 		p.line("%s", strings.TrimRight(line.String(), " "))
+		if n > 0 {
+			below(n - 1)
+		}
 	}
 }
 

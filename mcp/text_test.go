@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -129,7 +130,7 @@ func (noted) List(context.Context, tenants.Scope, events.ListQuery) (events.Page
 }
 
 func TestNotesOfListsAreTold(t *testing.T) {
-	a, err := listEvents(t.Context(), Services{Events: noted{}}, Call{Args: values{"limit": float64(1000)}, Now: noon})
+	a, err := listEvents(t.Context(), Services{Events: noted{}}, Call{Args: values{"limit": 1000}, Now: noon})
 	if err != nil || !strings.Contains(a.Text, "reports were kept out") || !strings.Contains(a.Text, "clamped") {
 		t.Errorf("%v %s", err, a.Text)
 	}

@@ -248,4 +248,5 @@ func conforms(t *testing.T, name string, schema, doc []byte) {
 	if err := r.Validate(v); err != nil {
 		t.Errorf("%s: the answer does not fit its output schema: %v\n%s", name, err, doc)
 	}
+	callable(t, name, doc)
 }
