@@ -76,6 +76,7 @@ func (t *tasks) deviceIO(ctx context.Context, args inspector.Args, partial func(
 		tr.top(r, s, n, "process", processRows)
 		slices.SortStableFunc(r.Rows, func(a, b inspector.ResultRow) int { return cmpUint(b.Count, a.Count) })
 		tr.account(r, s)
+		r.Notes = append(r.Notes, "The row of the device, those of operations and those of processes count the same requests: they do not add up.")
 		if on, err := os.ReadFile(filepath.Join(w.device.queue(), "iostats")); err == nil && string(bytes.TrimSpace(on)) == "0" {
 			r.Notes = append(r.Notes, "The device's queue/iostats is 0: its own stat file does not count, this result does.")
 		}
@@ -140,7 +141,7 @@ func operationRows(r *inspector.TaskResult, s *seen, device string) {
 
 func deviceNext(r *inspector.TaskResult, device string) []inspector.NextStep {
 	var next []inspector.NextStep
-	if pid, ok := busiest(r.Rows); ok {
+	if pid, ok := most(r.Rows); ok {
 		next = append(next, inspector.NextStep{Tool: storage.MonitorProcessIO, Args: map[string]any{storage.ArgPid: pid},
 			Why: "this process makes most of the device's requests"})
 	}
@@ -151,6 +152,26 @@ func deviceNext(r *inspector.TaskResult, device string) []inspector.NextStep {
 		}
 	}
 	return next
+}
+
+// most is the process that makes more than half of a device's requests.
+func most(rows []inspector.ResultRow) (pid int64, ok bool) {
+	var all uint64
+	by := map[string]uint64{}
+	for _, row := range rows {
+		switch row.Labels[labelRow] {
+		case "device":
+			all = row.Count
+		case "process":
+			by[row.Labels[labelPid]] += row.Count
+		}
+	}
+	for text, n := range by {
+		if p, err := strconv.ParseInt(text, 10, 64); err == nil && n > all/2 {
+			return p, true
+		}
+	}
+	return 0, false
 }
 
 // busiest is the process of the first row that has one.

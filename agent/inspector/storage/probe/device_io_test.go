@@ -112,7 +112,7 @@ func TestDeviceIOWithoutIostats(t *testing.T) {
 	if len(row) != 1 || row[0].Count != 9 || row[0].Values["max_ms"] <= 0 || row[0].Values["max_ms"] > 200 {
 		t.Errorf("%+v", row)
 	}
-	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "iostats") {
+	if len(r.Notes) != 2 || !strings.Contains(r.Notes[1], "iostats") {
 		t.Errorf("notes %q", r.Notes)
 	}
 }

@@ -216,6 +216,7 @@ func (t *tasks) processResult(tr *tracer, book *ledger, s *seen, n *namer, final
 	for k, v := range sum.values() {
 		r.Totals[k] = uint64(v)
 	}
+	r.Totals["syscalls"] = sum.Syscr + sum.Syscw
 	var requests traceTotals
 	for i := range s.all {
 		requests.plus(&s.all[i])
@@ -227,15 +228,34 @@ func (t *tasks) processResult(tr *tracer, book *ledger, s *seen, n *namer, final
 	if book.ended {
 		r.Notes = append(r.Notes, "The process ended meanwhile: its account is that of the last look, up to a second before.")
 	}
-	r.Notes = append(r.Notes, "Buffered writes are sent to the disk later by the kernel: they are in write_bytes and in no row of requests.")
+	r.Notes = append(r.Notes, "Buffered writes are sent to the disk later by the kernel: they are in write_bytes and in no row of requests.",
+		"In rows of threads count is system calls, reads and writes together (totals.syscalls); in rows of requests it is requests to a disk (totals.requests). They do not add up.")
 	if final {
 		tr.samples(r, n)
-		for _, row := range r.Rows {
-			if d := row.Labels[labelDevice]; d != "" {
-				r.Next = []inspector.NextStep{{Tool: storage.MonitorDeviceIO, Args: map[string]any{storage.ArgDevice: d}, Why: "most requests of the process go to this device: see who else uses it"}}
-				break
-			}
-		}
+		r.Next = processNext(r.Rows)
 	}
 	return r
+}
+
+// processNext suggests the device that the process uses the most.
+func processNext(rows []inspector.ResultRow) []inspector.NextStep {
+	by, all, device := map[string]uint64{}, uint64(0), ""
+	for _, row := range rows {
+		d := row.Labels[labelDevice]
+		if d == "" {
+			continue
+		}
+		all += row.Count
+		if by[d] += row.Count; device == "" || by[d] > by[device] {
+			device = d
+		}
+	}
+	if device == "" {
+		return nil
+	}
+	why := "the process uses this device the most: see who else does"
+	if by[device] > all/2 {
+		why = "most requests of the process go to this device: see who else uses it"
+	}
+	return []inspector.NextStep{{Tool: storage.MonitorDeviceIO, Args: map[string]any{storage.ArgDevice: device}, Why: why}}
 }

@@ -103,10 +103,10 @@ func slowNext(r *inspector.TaskResult) []inspector.NextStep {
 	}
 	var next []inspector.NextStep
 	next = append(next, inspector.NextStep{Tool: storage.MonitorDeviceIO, Args: map[string]any{storage.ArgDevice: r.Rows[0].Labels[labelDevice]},
-		Why: "most slow requests are on this device: see its load, queue and errors"})
+		Why: "the greatest group of slow requests is on this device: see its load, queue and errors"})
 	if pid, ok := busiest(r.Rows); ok {
 		next = append(next, inspector.NextStep{Tool: storage.MonitorProcessIO, Args: map[string]any{storage.ArgPid: pid},
-			Why: "this process waits for most of the slow requests"})
+			Why: "no process has a greater group of slow requests"})
 	}
 	return next
 }
