@@ -219,24 +219,26 @@ func (p *params) labels(name string) map[string]string {
 	return out
 }
 
-// moment reads a time: RFC 3339, or a negative duration before now such as
-// "-15m". Absent is the zero time.
+// maxBefore is how far before now a duration may reach.
+const maxBefore = 366 * 24 * time.Hour
+
+// moment reads a time: RFC 3339, or a duration before now such as "15m", which
+// may have a minus sign. Absent is the zero time.
 func (p *params) moment(name string, now time.Time) time.Time {
 	s := p.raw(name)
 	if s == "" {
 		return time.Time{}
 	}
-	if strings.HasPrefix(s, "-") {
-		d, err := time.ParseDuration(s)
-		if err != nil || d < -366*24*time.Hour {
-			p.fail(name, "want an RFC 3339 time, or a duration before now of at most a year such as -15m")
+	if d, err := time.ParseDuration(strings.TrimPrefix(s, "-")); err == nil {
+		if d < 0 || d > maxBefore {
+			p.fail(name, "want an RFC 3339 time, or a duration before now of at most a year such as 15m")
 			return time.Time{}
 		}
-		return now.Add(d)
+		return now.Add(-d)
 	}
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil || t.Year() < 1970 || t.Year() > 9999 {
-		p.fail(name, "want an RFC 3339 time such as 2026-01-02T15:04:05Z, or a duration before now such as -15m")
+		p.fail(name, "want an RFC 3339 time such as 2026-01-02T15:04:05Z, or a duration before now such as 15m")
 		return time.Time{}
 	}
 	return t.UTC()

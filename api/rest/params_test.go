@@ -53,7 +53,7 @@ func TestStrictQueries(t *testing.T) {
 		"/nodes/no-such-node":                                     {404, "", "no node"},
 		"/metrics/summary":                                        {400, "module", "required"},
 		"/metrics/summary?module=network&from=yesterday":          {400, "from", "RFC 3339"},
-		"/metrics/summary?module=network&from=-1y":                {400, "from", "-15m"},
+		"/metrics/summary?module=network&from=-1y":                {400, "from", "15m"},
 		"/metrics/summary?module=network&to=0001-01-01T00:00:00Z": {400, "to", "RFC 3339"},
 		"/metrics/query":                                          {400, "metrics", "required"},
 		"/metrics/query?metrics=a.b&step_s=15":                    {400, "step_s", "multiple of 10"},
@@ -130,12 +130,24 @@ func TestMoments(t *testing.T) {
 	for text, want := range map[string]time.Time{
 		"-15m":                      now.Add(-15 * time.Minute),
 		"-1h30m":                    now.Add(-90 * time.Minute),
+		"15m":                       now.Add(-15 * time.Minute),
+		"24h":                       now.Add(-24 * time.Hour),
+		"0s":                        now,
 		"2026-03-08T02:30:00-05:00": time.Date(2026, 3, 8, 7, 30, 0, 0, time.UTC),
 		"2026-03-08T07:30:00.5Z":    time.Date(2026, 3, 8, 7, 30, 0, 5e8, time.UTC),
 	} {
 		p := parseParams("from=" + url.QueryEscape(text))
 		if got := p.moment("from", now); p.done() != nil || !got.Equal(want) {
 			t.Errorf("%s is %v (%v), want %v", text, got, p.done(), want)
+		}
+	}
+}
+
+func TestMomentsOutOfBounds(t *testing.T) {
+	for _, text := range []string{"--15m", "9000h", "-9000h", "15", "1y", "yesterday", "+-1h", "1969-12-31T00:00:00Z"} {
+		p := parseParams("from=" + url.QueryEscape(text))
+		if got := p.moment("from", time.Now()); p.err == nil {
+			t.Errorf("%s is %v", text, got)
 		}
 	}
 }

@@ -273,7 +273,13 @@ export interface paths {
          * Ask one node, or those that carry some labels, for bounded evidence.
          * @description A duration of up to 8 seconds is answered in the call; a longer one is
          *     answered with its ticket once the nodes have accepted. A caller that
-         *     leaves cancels a task that is answered in the call. Needs
+         *     leaves cancels a task that is answered in the call. A single node that
+         *     is away, or has off what the task needs, is refused at once, with an
+         *     error. One that accepted the task and then refuses it, such as for a
+         *     pid that is gone, is answered with 200 and a Task of status FAILED whose
+         *     run holds the error's kind, the reason and the next step. A server
+         *     that stops answers who waits with 503 and the reason server_stopping;
+         *     the task goes on, and next names its ticket. Needs
          *     telltale:diagnose. With a session cookie the header Telltale-CSRF is
          *     required.
          */
@@ -1280,7 +1286,7 @@ export interface components {
         Limit: number;
         /** @description next_cursor of the former page, unchanged. */
         Cursor: string;
-        /** @description Start of the window, an RFC 3339 time or a duration before now such as -15m. */
+        /** @description Start of the window, an RFC 3339 time or a duration before now such as 15m or 1h; -15m says the same. */
         From: string;
         /** @description End of the window, in the same forms; absent is now. */
         To: string;
@@ -1523,7 +1529,7 @@ export interface operations {
                  * @example role=web,zone=a
                  */
                 labels?: components["parameters"]["Labels"];
-                /** @description Start of the window, an RFC 3339 time or a duration before now such as -15m. */
+                /** @description Start of the window, an RFC 3339 time or a duration before now such as 15m or 1h; -15m says the same. */
                 from?: components["parameters"]["From"];
                 /** @description End of the window, in the same forms; absent is now. */
                 to?: components["parameters"]["To"];
@@ -1577,7 +1583,7 @@ export interface operations {
                  * @example interface=eth0
                  */
                 match?: string;
-                /** @description Start of the window, an RFC 3339 time or a duration before now such as -15m. */
+                /** @description Start of the window, an RFC 3339 time or a duration before now such as 15m or 1h; -15m says the same. */
                 from?: components["parameters"]["From"];
                 /** @description End of the window, in the same forms; absent is now. */
                 to?: components["parameters"]["To"];
@@ -1643,7 +1649,7 @@ export interface operations {
                 state?: "open" | "flapping" | "ended";
                 /** @description probe: found on the node; task: promoted from a task's result. */
                 origin?: "probe" | "task";
-                /** @description Start of the window, an RFC 3339 time or a duration before now such as -15m. */
+                /** @description Start of the window, an RFC 3339 time or a duration before now such as 15m or 1h; -15m says the same. */
                 from?: components["parameters"]["From"];
                 /** @description End of the window, in the same forms; absent is now. */
                 to?: components["parameters"]["To"];
