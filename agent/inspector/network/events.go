@@ -23,7 +23,7 @@ func Events() []inspector.EventKind {
 			Rule:     &inspector.Rule{Metric: "network.drops", Stat: inspector.StatRate, Above: 20, K: 2, N: 3, Skip: map[string]string{"benign": "true"}},
 			Labels:   []string{"reason", "location"},
 			Related:  []string{"network.packets_dropped", "network.drops", "network.retransmit_segments", "network.listen_overflows", "network.rx_bytes", "network.tx_bytes"},
-			CausedBy: []string{ListenOverflow, "run_queue_saturation"},
+			CausedBy: []string{ListenOverflow},
 			Tool:     TraceDrops,
 		},
 		{

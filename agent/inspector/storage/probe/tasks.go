@@ -102,23 +102,21 @@ func short(r *inspector.TaskResult) *inspector.TaskResult {
 	return r
 }
 
-// wait calls tick once in partialEvery until the time is over, tick says
+// wait calls tick at once and then once in partialEvery until the time is over, tick says
 // that it is, or ctx ends.
 func (tr *tracer) wait(ctx context.Context, d time.Duration, tick func() bool) error {
 	over := time.NewTimer(d)
 	defer over.Stop()
 	every := time.NewTicker(partialEvery)
 	defer every.Stop()
-	for {
+	for !tick() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-over.C:
 			return nil
 		case <-every.C:
-			if tick() {
-				return nil
-			}
 		}
 	}
+	return nil
 }
