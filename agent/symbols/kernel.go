@@ -16,7 +16,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -91,7 +90,9 @@ const lookUp = 1024
 // through when ctx ends: what is nearest is known at its end only.
 func (t *KernelTable) Names(ctx context.Context, addrs []uint64) map[uint64]string {
 	found := newNearest(addrs)
-	names := make([]string, len(found.addrs))
+	// Of a sorted list every symbol is the nearest for a moment: what is kept
+	// of it is its bytes, and only the last ones become a name.
+	best := make([]kernelSymbol, len(found.addrs))
 	f, err := os.Open(t.path)
 	if err != nil {
 		return nil
@@ -106,8 +107,8 @@ func (t *KernelTable) Names(ctx context.Context, addrs []uint64) map[uint64]stri
 		if s, ok := parseSymbol(line); ok && s.addr != 0 {
 			// Data takes part, so that nothing beyond the code is named after
 			// its last function. Of several names the plainest wins.
-			if i, better := found.offer(s.addr, !s.code); better || i >= 0 && plainer(s.name, names[i]) {
-				names[i] = s.text()
+			if i, better := found.offer(s.addr, !s.code); better || i >= 0 && plainer(s.name, best[i].name) {
+				best[i].name, best[i].module = append(best[i].name[:0], s.name...), append(best[i].module[:0], s.module...)
 			}
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
@@ -116,8 +117,8 @@ func (t *KernelTable) Names(ctx context.Context, addrs []uint64) map[uint64]stri
 	}
 	out := make(map[uint64]string, len(found.addrs))
 	found.each(func(addr uint64, i int) {
-		if !found.barred[i] && addr-found.at[i] < maxKernelFunction && names[i] != "_etext" {
-			out[addr] = names[i]
+		if !found.barred[i] && addr-found.at[i] < maxKernelFunction && string(best[i].name) != "_etext" {
+			out[addr] = best[i].text()
 		}
 	})
 	return out
@@ -162,9 +163,9 @@ func parseSymbol(line []byte) (kernelSymbol, bool) {
 
 // plainer prefers the name with fewer underscores in front: of aliases the
 // one that people know.
-func plainer(name []byte, than string) bool {
-	lead := func(s string) int { return len(s) - len(strings.TrimLeft(s, "_")) }
-	return than != "" && lead(string(name)) < lead(than)
+func plainer(name, than []byte) bool {
+	lead := func(s []byte) int { return len(s) - len(bytes.TrimLeft(s, "_")) }
+	return len(than) > 0 && lead(name) < lead(than)
 }
 
 // nearest finds for each of a batch of addresses the last symbol at or before

@@ -32,7 +32,7 @@ func TestProfileBesideBpftrace(t *testing.T) {
 	out := bufio.NewScanner(pipe)
 	for out.Scan() && out.Text() != "ready" {
 	}
-	r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 5})
+	r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func inside(t *testing.T) {
 	before := highest(t)
 
 	t.Run("profile of the group", func(t *testing.T) {
-		r, err := profile(t, map[string]any{"cgroup": group, "duration_s": 5})
+		r, err := profile(t, map[string]any{"cgroup": group, "duration_s": 3, "hz": 199})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,6 +27,9 @@ const (
 	refreshEvery = time.Second            // of their mappings, and of what is told meanwhile
 )
 
+// maxNotes is how many notes a result may have.
+const maxNotes = 10
+
 // run samples the target for a while and then names what was found.
 func (p *profiler) run(ctx context.Context, args inspector.Args, partial func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
 	files := symbols.NewFiles(p.cfg.Proc)
@@ -91,6 +94,7 @@ loop:
 			res.Notes = append(res.Notes, note)
 		}
 	}
+	res.Notes = res.Notes[:min(len(res.Notes), maxNotes)]
 	return res, ctx.Err()
 }
 

@@ -56,7 +56,7 @@ func (p *profiler) target(args inspector.Args, files *symbols.Files) (*target, e
 		if errors.Is(err, symbols.ErrGone) {
 			return nil, &inspector.Refusal{Kind: "NOT_FOUND", Reason: inspector.ReasonPidGone, Arg: process.ArgPid,
 				Msg:  fmt.Sprintf("there is no process %d on this node: it ended, or never was", args.Int(process.ArgPid)),
-				Next: "Profile its cgroup or container instead, or ask for the present id."}
+				Next: "Profile its cgroup or container, or find the present id: cgroup \"/\" is the whole machine, by process."}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("look at the process: %w", err)

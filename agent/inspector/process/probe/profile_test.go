@@ -164,7 +164,7 @@ func TestProfileFindsTheSplit(t *testing.T) {
 		t.Run(tt.program, func(t *testing.T) {
 			other := startScript(t, "while :; do :; done").Process // is not counted
 			p := spin(t, tt.build(t, tt.program, tt.flags...), nil)
-			r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 3})
+			r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 1, "hz": 199})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +180,7 @@ func TestProfileFindsTheSplit(t *testing.T) {
 			if hint != (tt.program == "c-leaf") {
 				t.Errorf("notes: %v, stacks %+v", r.Notes, r.Profile.Folded)
 			}
-			if r.Profile.Samples > r.Totals["possible_samples"] || r.Profile.Hz != 99 || r.Profile.CPUs == 0 || r.Profile.Seconds < 2.9 || len(r.Next) == 0 {
+			if r.Profile.Samples > r.Totals["possible_samples"] || r.Profile.Hz != 199 || r.Profile.CPUs == 0 || r.Profile.Seconds < 0.9 || len(r.Next) == 0 {
 				t.Errorf("%+v", r.Profile)
 			}
 		})
@@ -216,7 +216,7 @@ func TestProfileOfGroups(t *testing.T) {
 			outside := startScript(t, "while :; do :; done").Process
 			inside := spin(t, program, nil)
 			join(t, below, inside.Pid)
-			r, err := profile(t, map[string]any{"cgroup": tt.dir, "duration_s": 3})
+			r, err := profile(t, map[string]any{"cgroup": tt.dir, "duration_s": 1, "hz": 199})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -243,7 +243,7 @@ func TestProfileInAnotherRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := spin(t, "/inside", func(cmd *exec.Cmd) { inRoot(cmd, root) })
-	r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 2})
+	r, err := profile(t, map[string]any{"pid": p.Pid, "duration_s": 1, "hz": 199})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,12 +260,12 @@ func TestProfileKernelCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	r, err := profile(t, map[string]any{"pid": cmd.Process.Pid, "duration_s": 2})
+	r, err := profile(t, map[string]any{"pid": cmd.Process.Pid, "duration_s": 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", r.Profile.Top[:min(5, len(r.Profile.Top))])
-	if p := r.Profile; p.Samples < 20 || p.Kernel*10 < p.Samples*9 || p.Top[0].Module != kernelModule || !strings.HasSuffix(p.Folded[0].Stack, "_[k]") {
+	if p := r.Profile; p.Hz != 99 || p.Samples < 10 || p.Kernel*10 < p.Samples*9 || p.Top[0].Module != kernelModule || !strings.HasSuffix(p.Folded[0].Stack, "_[k]") {
 		t.Errorf("%d of %d in the kernel, first %+v, stack %q", p.Kernel, p.Samples, p.Top[0], p.Folded[0].Stack)
 	}
 	if p := r.Profile; p.Unnamed*20 > p.Samples {

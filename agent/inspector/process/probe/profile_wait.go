@@ -81,8 +81,10 @@ func (s *sampling) waitNote(samples uint64) string {
 	switch {
 	case yes:
 		return fmt.Sprintf("It was runnable but waited %.1f s for a CPU (all its threads together, %.2f CPUs on average): it wants more than it gets.", s.waited.Seconds(), cpus)
-	case s.waitKnown:
+	case s.waitKnown && float64(samples) < 0.3*float64(s.hz)*s.to.Sub(s.from).Seconds():
 		return fmt.Sprintf("It waited %.2f s for a CPU: the rest of the time it had nothing to compute.", s.waited.Seconds())
+	case s.waitKnown:
+		return fmt.Sprintf("It waited %.2f s for a CPU.", s.waited.Seconds())
 	}
 	return ""
 }
