@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
@@ -43,11 +44,11 @@ func (s Services) steps(t tasks.Task, c Call) []Next {
 	if ev, _, _ := merge(t); c.Scope.Granted.Has(tenants.Diagnose) && s.Events != nil && t.Status == tasks.Completed {
 		args := map[string]any{ticketArg.Name: t.Ticket, "title": t.Kind + " finding"}
 		switch {
-		case len(ev.Profiles) > 0 && len(ev.Profiles[0].Top) > 0 && len(ev.Profiles[0].Top[0].Function) <= maxTitle/2 && len(ev.Profiles[0].Top[0].Module) <= maxStepText:
-			top := ev.Profiles[0].Top[0] // the processes of a profile are rows, but the function is what was asked for
+		case len(ev.Profiles) > 0 && topFunction(ev.Profiles[0]) != nil:
+			top := *topFunction(ev.Profiles[0]) // the processes of a profile are rows, but the function is what was asked for
 			args["node"], args["labels"], args["title"] = ev.Profiles[0].Node, functionLabels(top), fmt.Sprintf("%.0f %% of the CPU samples are in %s", top.Share*100, inspector.CleanText(top.Function))
 			add(Next{promote, args, "keeps the function as an event, if it is the finding"})
-		case len(ev.Rows) > 0 && !ev.Rows[0].Benign:
+		case len(ev.Rows) > 0 && !ev.Rows[0].Benign && ev.Rows[0].Count > 0:
 			args["node"], args["row"] = ev.Rows[0].Node, ev.Rows[0].Row
 			add(Next{promote, args, "keeps the first row as an event, if it is the finding"})
 		}
@@ -58,6 +59,18 @@ func (s Services) steps(t tasks.Task, c Call) []Next {
 		add(Next{"get_node", map[string]any{"node": n[0].Node}, "did not answer: " + n[0].Reason})
 	}
 	return out
+}
+
+// topFunction is the greatest function that has a name, or else the greatest.
+func topFunction(p nodeProfile) *inspector.ProfileFrame {
+	fits := slices.DeleteFunc(slices.Clone(p.Top), func(f inspector.ProfileFrame) bool {
+		return len(f.Function) > maxTitle/2 || len(f.Module) > maxStepText
+	})
+	if len(fits) == 0 {
+		return nil
+	}
+	named := slices.IndexFunc(fits, func(f inspector.ProfileFrame) bool { return !strings.HasPrefix(f.Function, "[") })
+	return &fits[max(0, named)]
 }
 
 // step takes over what a node suggests, if it makes sense here.

@@ -175,10 +175,24 @@ func merge(t tasks.Task) (Evidence, *winSpan, []string) {
 }
 
 // levelLabel tells rows apart that say the same thing at different levels,
-// such as a device and the processes that use it.
-const levelLabel = "row"
+// such as a device and the processes that use it. eventLabel tells apart rows
+// that count different things.
+const (
+	levelLabel = "row"
+	eventLabel = "event"
+)
 
-func level(labels map[string]string) string { return labels[levelLabel] }
+// level is the heading under which a row stands: its counts add up with those
+// of the rows there, and with no others.
+func level(labels map[string]string) string {
+	switch {
+	case labels[levelLabel] != "":
+		return "by " + labels[levelLabel]
+	case labels[eventLabel] != "":
+		return eventLabel + " " + labels[eventLabel]
+	}
+	return ""
+}
 
 // plus adds what nodes counted, up to what a reader of JSON numbers reads as
 // it is: no sum of what one node made up may hide what others saw.

@@ -92,9 +92,9 @@ func (a taskAnswer) findings(p *page) {
 	for _, l := range levels {
 		rows := slices.DeleteFunc(slices.Clone(a.Rows), func(r evidenceRow) bool { return level(r.Labels) != l })
 		if len(levels) > 1 {
-			p.line("by %s:", inspector.CleanText(orElse(l, "group")))
+			p.line("%s:", inspector.CleanText(orElse(l, "others")))
 		}
-		a.rows(p, rows, l, many)
+		a.rows(p, rows, many)
 	}
 	if a.OtherCount > 0 {
 		p.line("%d more in %s that the nodes did not list", a.OtherCount, counted(a.OtherRows, "group"))
@@ -109,7 +109,7 @@ func (a taskAnswer) findings(p *page) {
 
 // rows writes the rows of one level. What all of them have in common is said
 // once.
-func (a taskAnswer) rows(p *page, rows []evidenceRow, level string, many bool) {
+func (a taskAnswer) rows(p *page, rows []evidenceRow, many bool) {
 	labels := []map[string]string{}
 	for _, r := range rows {
 		labels = append(labels, r.Labels)
@@ -118,7 +118,7 @@ func (a taskAnswer) rows(p *page, rows []evidenceRow, level string, many bool) {
 	if len(shared) > 0 {
 		p.line("in each: %s", facts(shared))
 	}
-	unit := orElse(a.counts[level], orElse(a.counts[""], "count"))
+	unit := orElse(a.counts[rows[0].Labels[levelLabel]], orElse(a.counts[""], "count"))
 	head := []string{strings.ToUpper(inspector.CleanText(unit)), "SHARE", "ROW", "WHAT"}
 	if many {
 		head = slices.Insert(head, 2, "NODE")

@@ -71,19 +71,28 @@ func valueText(values map[string]float64) string {
 	return strings.Join(parts, ", ")
 }
 
-// measures writes numbers as one line, and each histogram among them as
+// measures writes numbers as one line, the zeros last, and each histogram among them as
 // another, its buckets in their order.
 func measures[N uint64 | float64](p *page, lead string, values map[string]N) {
-	plain, hist := map[string]float64{}, map[string][]string{}
+	plain, hist, none := map[string]float64{}, map[string][]string{}, []string{}
 	for k, v := range values {
 		if of, _, _, ok := bucket(k); ok {
 			hist[of] = append(hist[of], k)
-		} else {
-			plain[k] = float64(v)
+		} else if plain[k] = float64(v); v == 0 {
+			delete(plain, k)
+			none = append(none, inspector.CleanText(k))
 		}
 	}
+	parts := []string{}
 	if len(plain) > 0 {
-		p.line("%s%s", lead, valueText(plain))
+		parts = append(parts, valueText(plain))
+	}
+	if len(none) > 0 {
+		slices.Sort(none)
+		parts = append(parts, "0 of "+strings.Join(none, ", "))
+	}
+	if len(parts) > 0 {
+		p.line("%s%s", lead, strings.Join(parts, "; "))
 	}
 	for _, of := range sortedKeys(hist) {
 		slices.SortFunc(hist[of], func(a, b string) int {
