@@ -59,7 +59,7 @@ var rules = []rule{
 	{"agent/inspector/*", []string{"agent/inspector"}, nil, "words of one component"},
 	{"agent/inspector/*/probe", []string{"agent/inspector", "agent/inspector/*", "agent/bpfload", "agent/cgroups", "agent/symbols"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "agent side of a probe module"},
 	{"agent/inspector/*/collect", []string{"agent/inspector", "agent/inspector/*"}, []string{"golang.org/x/sys"}, "agent side of an inspector, with its one client library"},
-	{"agent/collectors", []string{"agent/runner", "agent/inspector", "agent/inspector/*", "agent/inspector/*/probe", "agent/inspector/*/collect"}, nil, "the list of what an agent runs"},
+	{"agent/collectors", []string{"agent/runner", "agent/bpfload", "agent/inspector", "agent/inspector/*", "agent/inspector/*/probe", "agent/inspector/*/collect"}, nil, "the list of what an agent runs"},
 	{"agent/runner", []string{"agent/inspector"}, nil, "ticks and deadlines; knows no component"},
 	{"agent/uplink", []string{"agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc"}, "streams and replay"},
 

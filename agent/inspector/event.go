@@ -23,6 +23,7 @@ func (s Severity) Rank() int { return slices.Index([]Severity{Info, Warning, Cri
 
 // Bounds of one event record.
 const (
+	OverAfter         = 5 * time.Minute  // an immediate kind not seen for this long is over, whatever its node said last
 	DedupFor          = 60 * time.Second // occurrences of one fingerprint within this belong to one record
 	MaxEventLabels    = 8                // labels that tell the scope of an event
 	MaxEventSamples   = 10               // representative samples of one record
@@ -40,12 +41,15 @@ type EventKind struct {
 	// Immediate kinds are reported as they happen; all others when their Rule
 	// holds in K of the last N windows.
 	Immediate bool
-	Rule      *Rule    // nil for immediate kinds
-	Labels    []string // label keys that tell its scope and make its fingerprint; never a pid
-	Related   []string // hot metrics of the context snapshot, at most MaxRelatedMetrics
-	CausedBy  []string // kinds that can bring this one about on the same node
-	Signals   []string // capability signals of the component that it stands on
-	Tool      string   // the task kind or tool that goes deeper; may be empty
+	// Lasting immediate kinds are conditions of the agent itself, which it ends
+	// when they do; all others are over when they were not seen for a while.
+	Lasting  bool
+	Rule     *Rule    // nil for immediate kinds
+	Labels   []string // label keys that tell its scope and make its fingerprint; never a pid
+	Related  []string // hot metrics of the context snapshot, at most MaxRelatedMetrics
+	CausedBy []string // kinds that can bring this one about on the same node
+	Signals  []string // capability signals of the component that it stands on
+	Tool     string   // the task kind or tool that goes deeper; may be empty
 }
 
 // Stat says which number of a metric a rule looks at.

@@ -196,6 +196,9 @@ func (s *Service) scanEvent(r pgx.CollectableRow, more ...any) (e Event, err err
 	}
 	if k, ok := s.reg.Event(e.Kind); ok {
 		e.Title, e.NextTool = k.Title, k.Tool
+		if passing(k) && e.State == inspector.EventOpen && !e.Last.After(s.now().Add(-inspector.OverAfter)) {
+			e.State = inspector.EventEnded
+		}
 	} else if k, ok := s.reg.Task(e.Kind); ok {
 		e.Title = k.Title
 	}
@@ -204,6 +207,21 @@ func (s *Service) scanEvent(r pgx.CollectableRow, more ...any) (e Event, err err
 	}
 	e.Scope = map[string]string{}
 	return e, json.Unmarshal(labels, &e.Scope)
+}
+
+// passing reports whether an event of a kind is over when it was not seen for
+// a while: its node may have gone, or its last word been kept out.
+func passing(k inspector.EventKind) bool { return k.Immediate && !k.Lasting }
+
+func (s *Service) passingKinds() (names []string) {
+	for _, c := range s.reg.Components() {
+		for _, k := range c.Events {
+			if passing(k) {
+				names = append(names, k.Name)
+			}
+		}
+	}
+	return names
 }
 
 func (s *Service) scanListed(r pgx.CollectableRow) (Event, error) { return s.scanEvent(r) }
@@ -297,8 +315,14 @@ func (p *picking) filter(q *statement) {
 	if !p.crowd.all {
 		q.add(" and e.node_id = any(", q.arg(p.crowd.ids), "::uuid[])")
 	}
-	if p.q.State != "" {
-		q.add(" and e.state = ", q.arg(string(p.q.State)))
+	if p.q.State != "" { // as scanEvent shows it
+		over := " (e.state = 'open' and e.last_seen <= " + q.arg(p.s.now().Add(-inspector.OverAfter)) + " and e.kind = any(" + q.arg(p.s.passingKinds()) + "::text[]))"
+		switch p.q.State {
+		case inspector.EventEnded:
+			q.add(" and (e.state = 'ended' or", over, ")")
+		default:
+			q.add(" and e.state = ", q.arg(string(p.q.State)), " and not", over)
+		}
 	}
 	if p.q.Origin != "" {
 		q.add(" and e.origin = ", q.arg(string(p.q.Origin)))

@@ -286,3 +286,31 @@ func TestGetIsScoped(t *testing.T) {
 		t.Errorf("the id's time is %v, the event's %v", timeOf(id), d.First)
 	}
 }
+
+// An immediate event whose node never said that it ended is over after a
+// while, in lists, in filters and by itself; a condition stays open.
+func TestPassingEventsEnd(t *testing.T) {
+	w := newWorld(t)
+	w.record(w.n1, w.reportOf("slow_io", map[string]string{"device": "sda"}, time.Minute))
+	w.record(w.n1, w.reportOf("drop_burst", map[string]string{"interface": "eth0"}, time.Minute))
+	states := func(q ListQuery) string {
+		out := ""
+		for _, e := range w.list(reader(w.a), q).Events {
+			out += e.Kind + "=" + string(e.State) + " "
+			if got := w.get(reader(w.a), e.ID).State; got != e.State {
+				t.Errorf("%s is %s by itself and %s in the list", e.Kind, got, e.State)
+			}
+		}
+		return out
+	}
+	if got := states(ListQuery{State: inspector.EventOpen}); got != "drop_burst=open slow_io=open " && got != "slow_io=open drop_burst=open " {
+		t.Error(got)
+	}
+	w.advance(inspector.OverAfter)
+	if got := states(ListQuery{State: inspector.EventOpen}); got != "drop_burst=open " {
+		t.Error(got)
+	}
+	if got := states(ListQuery{State: inspector.EventEnded}); got != "slow_io=ended " {
+		t.Error(got)
+	}
+}

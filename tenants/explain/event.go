@@ -25,7 +25,6 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 	if err != nil {
 		return Explanation{}, err
 	}
-	e = s.settle(e)
 	n, err := s.nodes.Node(ctx, scope, e.Node)
 	if err != nil {
 		return Explanation{}, err
@@ -41,7 +40,6 @@ func (s *Service) event(ctx context.Context, scope tenants.Scope, id string) (Ex
 	near := slices.DeleteFunc(here.Events, func(c Event) bool { return c.ID == e.ID })
 	kept := []*Event{&e}
 	for i := range near {
-		near[i] = s.settle(near[i])
 		kept = append(kept, &near[i])
 	}
 	s.findings(ctx, scope, kept, &x)
@@ -102,7 +100,7 @@ func (s *Service) detail(ctx context.Context, scope tenants.Scope, e Event, near
 			continue
 		}
 		whole.Began = near[i].Began
-		near[i] = s.settle(whole)
+		near[i] = whole
 	}
 }
 

@@ -47,9 +47,6 @@ func (s *Service) node(ctx context.Context, scope tenants.Scope, ref string) (Ex
 		x.add(n, at, c.what, c.why+" ("+n.CloseReason+")", "")
 		why = c.what + " (" + c.why + "): " + why
 	}
-	for i := range got.Events {
-		got.Events[i] = s.settle(got.Events[i])
-	}
 	open := slices.DeleteFunc(slices.Clone(got.Events), func(e Event) bool { return e.State == inspector.EventEnded })
 	s.weaknesses(n, &x)
 	openEvents(open, &x)

@@ -3,7 +3,6 @@ package explain
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -11,25 +10,8 @@ import (
 )
 
 const (
-	// overAfter is the silence after which an immediate event is over, whatever
-	// its record says: nodes end one a minute after its last sighting, but a
-	// node that went away, or whose report was kept out, ends none.
-	overAfter  = 5 * time.Minute
 	maxWindows = 5 // tasks whose windows are read
 )
-
-// lasting are the immediate kinds that say of the agent itself that something
-// holds: they end when the agent says so, however old the last sighting is.
-var lasting = [...]string{"agent_budget", "inspector_stuck"}
-
-// settle reads the state of an event as of now.
-func (s *Service) settle(e Event) Event {
-	k, ok := s.reg.Event(e.Kind)
-	if ok && k.Immediate && e.State != inspector.EventEnded && !slices.Contains(lasting[:], e.Kind) && s.now().Sub(e.Last) > overAfter {
-		e.State = inspector.EventEnded
-	}
-	return e
-}
 
 // promoted reports whether an event is a finding of a task that somebody kept:
 // it was there while the task looked, and maybe long before.

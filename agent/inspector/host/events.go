@@ -19,7 +19,7 @@ func events() []inspector.EventKind {
 	self := []string{AgentCPU, AgentRSS, AgentRoutines, CPUBusy, MemoryUsedRatio}
 	return []inspector.EventKind{
 		{
-			Name: AgentBudget, Title: "Agent over its budget", Severity: inspector.Warning, Immediate: true,
+			Name: AgentBudget, Title: "Agent over its budget", Severity: inspector.Warning, Immediate: true, Lasting: true,
 			Labels: []string{LabelResource}, Related: self, Signals: []string{Agent},
 			CausedBy: []string{"exec_burst", EventLoss},
 			Help: "The agent used more CPU or memory than its budget, or crashed three times in ten minutes, and does less until it is well again. " +
@@ -35,7 +35,7 @@ func events() []inspector.EventKind {
 			Tool: "list_events",
 		},
 		{
-			Name: InspectorStuck, Title: "Collector does not answer", Severity: inspector.Warning, Immediate: true,
+			Name: InspectorStuck, Title: "Collector does not answer", Severity: inspector.Warning, Immediate: true, Lasting: true,
 			Labels: []string{LabelComponent}, Related: []string{AgentRoutines, DisksStuck, PressureIO, CPUBusy, Load1, ProcsBlocked}, Signals: []string{Agent},
 			CausedBy: []string{"slow_io", "io_error", "run_queue_saturation"},
 			Help: "A module has not answered for most of a window, often because something that it reads hangs (a dead mount, a saturated machine). " +
