@@ -143,7 +143,7 @@ func (s *Service) SetModules(ctx context.Context, scope tenants.Scope, ref strin
 	}
 	for _, m := range off {
 		if _, ok := s.reg.Component(m); !ok {
-			return nil, fault.Bad("off", "no module %q", clip(m, 40)).Do("see the node's capabilities for its modules")
+			return nil, fault.Bad("off", "no module %q", clip(m, 40)).Do("call get_node to see its modules")
 		}
 	}
 	row, err := s.resolve(ctx, scope, ref)
