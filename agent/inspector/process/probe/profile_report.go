@@ -192,9 +192,6 @@ func notes(p *inspector.Profile, all []sampled, names *namer, sum profileProfile
 	possible := float64(p.Hz*p.CPUs) * p.Seconds
 	out := []string{fmt.Sprintf("%d of %.0f possible samples (%d a second on each of %d CPUs for %.1f s) hit the target: it used %.2f CPUs.",
 		p.Samples, possible, p.Hz, p.CPUs, p.Seconds, float64(p.Samples)/(float64(p.Hz)*p.Seconds))}
-	if taken := float64(sum.Runs); taken < 0.9*possible {
-		out = append(out, fmt.Sprintf("The machine took only %.0f of the possible samples: it was held up, or the kernel slowed sampling down. Shares hold, the CPUs used are too low.", taken))
-	}
 	if names.noKernel != nil {
 		out = append(out, "Kernel functions have no names: "+inspector.CleanText(names.noKernel.Error())+".")
 	}
