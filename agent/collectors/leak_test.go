@@ -24,8 +24,13 @@ import (
 // openAll opens the probe's modules.
 func openAll(t testing.TB) []runner.Collector {
 	t.Helper()
+	return openList(t, List(Config{}, slog.New(slog.DiscardHandler)))
+}
+
+func openList(t testing.TB, list []runner.Module) []runner.Collector {
+	t.Helper()
 	var out []runner.Collector
-	for _, m := range List(Config{}, slog.New(slog.DiscardHandler)) {
+	for _, m := range list {
 		c, err := m.Open()
 		if err != nil {
 			t.Fatal(err)
@@ -51,8 +56,9 @@ func TestSwitchingLeaksNothing(t *testing.T) {
 		rounds = n
 	}
 	var files, used []int
+	list := List(Config{}, slog.New(slog.DiscardHandler)) // what it shares, it keeps for a while
 	for range rounds {
-		for _, c := range openAll(t) {
+		for _, c := range openList(t, list) {
 			if _, err := c.Collect(t.Context(), time.Now()); err != nil {
 				t.Error(err)
 			}

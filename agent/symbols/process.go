@@ -103,18 +103,28 @@ var ErrGone = errors.New("no such process")
 // Open looks at a process. ErrGone means that it ended or never was.
 func (held *Files) Open(pid int) (*Process, error) {
 	p := &Process{Pid: pid, dir: filepath.Join(held.proc, strconv.Itoa(pid)), files: held}
-	id, err := readIdentity(p.dir)
-	if err != nil {
-		return nil, err
+	var err error
+	for range openTries { // one that just starts another program is not gone
+		var id identity
+		if id, err = readIdentity(p.dir); err != nil {
+			return nil, err
+		}
+		p.Start, p.Program, p.Comm = id.start, id.program, id.comm
+		if err = p.Refresh(); !errors.Is(err, ErrGone) {
+			break
+		}
 	}
-	p.Start, p.Program, p.Comm = id.start, id.program, id.comm
-	if err := p.Refresh(); errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, fs.ErrPermission) {
 		p.Hidden = true
 	} else if err != nil {
 		return nil, err
 	}
 	return p, nil
 }
+
+// openTries bounds how often a process is looked at that becomes another
+// program meanwhile.
+const openTries = 5
 
 // identity is what tells a process, and what it runs, from others.
 type identity struct {

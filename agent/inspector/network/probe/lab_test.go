@@ -132,6 +132,7 @@ func join(a, b *netns) {
 // are measured by programs; a kernel that provably lacks one skips.
 func open(t *testing.T, cfg Config, signals ...string) *Collector {
 	t.Helper()
+	cfg.Kernel = labKernel
 	c, err := New(cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -92,7 +92,7 @@ func TestTaskKeepsItsTime(t *testing.T) {
 func TestFloodReportsItsLoss(t *testing.T) {
 	n := newNetns(t)
 	n.run("nft", "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; add rule inet lab in udp dport 7777 counter drop")
-	tracer := newTracer(Config{Netns: n.inode}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	tracer := newTracer(Config{Netns: n.inode, Kernel: labKernel}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	tracer.tune = func(spec *ebpf.CollectionSpec) {
 		spec.Maps["ring"].MaxEntries = 4096
 		if err := spec.Variables["max_events"].Set(uint32(1 << 30)); err != nil {
@@ -139,7 +139,7 @@ func TestFloodReportsItsLoss(t *testing.T) {
 // ends the task with what it has.
 func TestTaskStaysWithinItsBudget(t *testing.T) {
 	n := newNetns(t)
-	tracer := newTracer(Config{Netns: n.inode}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	tracer := newTracer(Config{Netns: n.inode, Kernel: labKernel}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	tracer.tune = func(spec *ebpf.CollectionSpec) { spec.Maps["groups"].MaxEntries = 16 }
 	task := startWith(t, tracer, network.TraceDrops, map[string]any{})
 	fd := n.socket(unix.SOCK_DGRAM)
@@ -265,7 +265,7 @@ func parseID(s string) (n uint32) {
 // An agent without privileges says what it lacks.
 func TestTaskWithoutItsProgramsIsOff(t *testing.T) {
 	needRoot(t)
-	tracer := newTracer(Config{}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	tracer := newTracer(Config{Kernel: labKernel}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	tracer.tune = func(spec *ebpf.CollectionSpec) { spec.Programs["trace_drop"].AttachTo = "no_such_hook" }
 	args, err := kindOf(t, network.TraceDrops).Check(map[string]any{})
 	if err != nil {

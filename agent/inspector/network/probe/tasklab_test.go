@@ -37,6 +37,7 @@ func kindOf(t *testing.T, name string) inspector.TaskKind {
 // end ends it. A kernel that provably lacks a hook skips.
 func start(t *testing.T, cfg Config, kind string, raw map[string]any) *runningTask {
 	t.Helper()
+	cfg.Kernel = labKernel
 	return startWith(t, newTracer(cfg, slog.New(slog.NewTextHandler(t.Output(), nil))), kind, raw)
 }
 

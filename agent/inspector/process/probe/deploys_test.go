@@ -77,6 +77,7 @@ func TestNewExecutables(t *testing.T) {
 	begin := func() *watcher {
 		h = &heard{}
 		cfg.Emit = h.emit
+		cfg.Kernel = labKernel
 		w, err := openWatcher(cfg, 0, soon, logOf(t))
 		if err != nil {
 			t.Fatal(err)

@@ -61,6 +61,7 @@ func watchChildren(t *testing.T, parent int, cfg Config, prepare func(*eventsSiz
 	t.Helper()
 	h := &heard{}
 	cfg.Emit = h.emit
+	cfg.Kernel = labKernel
 	w, err := openWatcher(cfg, parent, prepare, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)

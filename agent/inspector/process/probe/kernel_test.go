@@ -39,6 +39,7 @@ func start(t *testing.T, onlyParent int, cfg Config) *Collector {
 	if err := spec.Variables["only_parent"].Set(int32(onlyParent)); err != nil {
 		t.Fatal(err)
 	}
+	cfg.Kernel = labKernel
 	c := open(spec, cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {

@@ -102,7 +102,7 @@ func profileUntil(ctx context.Context, t *testing.T, raw map[string]any, enough 
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := Tasks(Config{}, slog.New(slog.NewTextHandler(t.Output(), nil)))[process.ProfileOnCPU]
+	run := Tasks(Config{Kernel: labKernel}, slog.New(slog.NewTextHandler(t.Output(), nil)))[process.ProfileOnCPU]
 	var once sync.Once
 	return run(ctx, args, func(r *inspector.TaskResult) {
 		if r == nil || r.Totals["possible_samples"] == 0 {

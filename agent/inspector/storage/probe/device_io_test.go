@@ -123,7 +123,7 @@ func TestRecordsLostAreCounted(t *testing.T) {
 	l := newLoop(t, 1<<20)
 	const reads = 500
 	w := wanted{device: diskOf(t, l.name), op: -1, every: 1, most: 10_000}
-	tr, err := openTracer(nil, w, 4096, 0, newTasks(t).log)
+	tr, err := openTracer(labKernel, w, 4096, 0, newTasks(t).log)
 	if err != nil {
 		t.Fatal(err)
 	}

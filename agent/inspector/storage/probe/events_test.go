@@ -48,6 +48,7 @@ func (e *ear) sum(kind, device string) (n uint64, records int) {
 
 func watch(t *testing.T, cfg Config, ring, gates uint32) *watcher {
 	t.Helper()
+	cfg.Kernel = labKernel
 	w, err := openWatcher(cfg.withRoots(), ring, gates, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func start(t *testing.T, devices uint32, cfg Config) *Collector {
 	if devices > 0 {
 		spec.Maps[storageMapDevices].MaxEntries = devices
 	}
+	cfg.Kernel = labKernel
 	c := open(spec, cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {

@@ -144,7 +144,7 @@ func TestPartition(t *testing.T) {
 // The maps of one task are bounded.
 func TestMemoryOfATask(t *testing.T) {
 	needRoot(t)
-	tr, err := openTracer(nil, wanted{op: -1, every: 1, most: 10_000}, 0, 0, newTasks(t).log)
+	tr, err := openTracer(labKernel, wanted{op: -1, every: 1, most: 10_000}, 0, 0, newTasks(t).log)
 	if err != nil {
 		t.Fatal(err)
 	}

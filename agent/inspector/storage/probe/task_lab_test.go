@@ -73,7 +73,7 @@ func check(t *testing.T, kind string, raw map[string]any) inspector.Args {
 }
 
 func newTasks(t *testing.T) *tasks {
-	return &tasks{cfg: Config{}.withRoots(), log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	return &tasks{cfg: Config{Kernel: labKernel}.withRoots(), log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 }
 
 // fill puts random data into the loop device's file and on the disk below,
