@@ -119,7 +119,9 @@ func TestCrashesBySignal(t *testing.T) {
 			process.LabelCgroup: "/" + filepath.Base(group),
 		}
 		for k, v := range want {
-			if o.Labels[k] != v || s.Labels[k] != v {
+			// The kernel's path begins at the root of the mount namespace, which
+			// lies above that of a test in a changed root.
+			if o.Labels[k] != s.Labels[k] || o.Labels[k] != v && !(k == process.LabelExe && strings.HasSuffix(o.Labels[k], v)) {
 				t.Errorf("%s: label %s is %q and %q in the sample, want %q", how, k, o.Labels[k], s.Labels[k], v)
 			}
 		}
