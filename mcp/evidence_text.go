@@ -238,7 +238,7 @@ func (a taskAnswer) losses(p *page) {
 		parts = append(parts, counted(a.Lost, "event")+" lost, so counts are lower bounds")
 	}
 	if a.Unsampled > 0 {
-		parts = append(parts, counted(a.Unsampled, "event")+" beyond max_events were counted only: the samples are not all there is")
+		parts = append(parts, counted(a.Unsampled, "event")+" counted and not shown one by one: the samples are not all there is")
 	}
 	if a.SampleRate > 1 {
 		parts = append(parts, fmt.Sprintf("1 in %d was looked at one by one", a.SampleRate))

@@ -146,10 +146,22 @@ func (e *Events) sight(o inspector.Occurrence, now time.Time) {
 	e.see(k, labels, o, now)
 }
 
-// spread notes on a component's open records that sightings were lost.
+// spread notes on open records that sightings of their component were lost:
+// on those of the immediate kind that was seen most and so filled the ring. A
+// single event of another kind is not made "at least one" by it; event_loss
+// tells the rest.
 func (e *Events) spread(component string, n uint64) {
+	seen, most := map[string]uint64{}, ""
 	for _, r := range e.records {
-		if r.kind.Component == component && r.rep.State != inspector.EventEnded && r.kind.Name != kindLoss {
+		if k := r.kind; k.Component == component && k.Immediate && !k.Lasting && r.rep.State != inspector.EventEnded && k.Name != kindLoss {
+			seen[k.Name] = inspector.Plus(seen[k.Name], r.total())
+			if most == "" || seen[k.Name] > seen[most] {
+				most = k.Name
+			}
+		}
+	}
+	for _, r := range e.records {
+		if r.kind.Name == most && r.rep.State != inspector.EventEnded {
 			r.rep.Lost = inspector.Plus(r.rep.Lost, n)
 			r.touch(false)
 		}

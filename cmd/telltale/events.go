@@ -48,16 +48,22 @@ func events(ctx context.Context, e env, f *flags) error {
 		most = n
 	}
 	args := map[string]any{"limit": min(most, 200)}
+	if f.origin == "promoted" { // as the table calls it
+		f.origin = "task"
+	}
 	for name, v := range map[string]string{"node": f.node, "min_severity": f.severity, "origin": f.origin} {
 		if v != "" {
 			args[name] = v
 		}
 	}
 	if f.since != "" {
-		if d, err := time.ParseDuration(f.since); err != nil || d <= 0 {
-			return usageError{fmt.Sprintf("--since %q is not an age such as 15m or 6h", f.since)}
+		args["from"] = f.since
+		if _, err := time.Parse(time.RFC3339, f.since); err != nil {
+			if d, err := time.ParseDuration(f.since); err != nil || d <= 0 {
+				return usageError{fmt.Sprintf("--since %q is neither an age such as 15m or 24h nor a time such as 2026-01-02T15:04:05Z", f.since)}
+			}
+			args["from"] = "-" + f.since
 		}
-		args["from"] = "-" + f.since
 	}
 	if len(f.kind) > 0 {
 		args["kinds"] = f.kind

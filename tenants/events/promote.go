@@ -56,7 +56,7 @@ func (s *Service) Promote(ctx context.Context, scope tenants.Scope, f Finding) (
 			id = idFor(c.ts, node[:], c.fingerprint[:])
 			b = &pgx.Batch{}
 			b.Queue(sqlInsert, t, c.ts, uid(id), uid(node), f.Kind, c.severity, string(inspector.EventEnded), string(FromTask), c.fingerprint[:],
-				c.ts, c.ts, c.ts, nil, c.seen, 0, 0, 0, mustJSON(c.labels), mustJSON(c.samples), inspector.CleanText(strings.TrimSpace(f.Title)), task)
+				c.ts, c.ts, c.ts, nil, c.seen, c.truncated, 0, 0, mustJSON(c.labels), mustJSON(c.samples), inspector.CleanText(strings.TrimSpace(f.Title)), task)
 			queueContext(b, contextKey{scope.Tenant, c.ts, id, 1}, node, whyFirst, c.ts, s.relatedTo(f.Kind), s.now())
 			return tx.SendBatch(ctx, b).Close()
 		})
@@ -100,7 +100,9 @@ func (s *Service) checkFinding(f Finding) (c checked, task [16]byte, err error) 
 		return c, task, fault.Bad("at", "a finding is at most a day old")
 	}
 	c.labels = cleanLabels(f.Labels)
-	c.samples, c.seen = cleanSamples(f.Samples, 0), clampCount(f.Count)
+	c.samples = cleanSamples(f.Samples, 0)
+	c.seen = min(clampCount(f.Count), int64(len(c.samples)))
+	c.truncated = clampCount(f.Count) - c.seen
 	c.fingerprint = promotedPrint(ticket.String(), f.Kind, c.labels)
 	return c, ticket, nil
 }

@@ -21,7 +21,7 @@ func TestPromote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Origin != FromTask || e.Task != f.Task || e.Title != `Drops by \u202e nft` || e.Samples != 12 || e.Severity != inspector.Critical || e.Node != f.Node || e.State != inspector.EventEnded || e.Context != pending {
+	if e.Origin != FromTask || e.Task != f.Task || e.Title != `Drops by \u202e nft` || e.Samples != 1 || e.Truncated != 11 || e.Cumulative != 12 || e.Severity != inspector.Critical || e.Node != f.Node || e.State != inspector.EventEnded || e.Context != pending {
 		t.Errorf("%+v", e)
 	}
 	f.Title, f.At = "other words", w.now()

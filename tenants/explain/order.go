@@ -3,6 +3,7 @@ package explain
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -115,6 +116,12 @@ func (s *Service) relateFinding(e, c Event, same, apart string) relation {
 		return relation{why: "no shared scope: another " + apart + "; " + when}
 	case s.edge(c.Kind, e.Kind):
 		return relation{cause: true, rank: edgeRank, why: fmt.Sprintf("%s can bring %s about; %s", c.Kind, e.Kind, when)}
+	}
+	switch {
+	case c.promoted() && slices.Contains(s.stands(c), e.Kind):
+		return relation{also: true, why: fmt.Sprintf("%s looks into %s: its finding may be of the same trouble; %s", c.Kind, e.Kind, when)}
+	case e.promoted() && slices.Contains(s.stands(e), c.Kind):
+		return relation{also: true, why: fmt.Sprintf("%s looks into %s: it may be the same trouble; %s", e.Kind, c.Kind, when)}
 	}
 	if c.promoted() {
 		for _, k := range s.stands(c) {

@@ -145,6 +145,20 @@ var reasons = map[string]reason{
 	"ambiguous_row":      {means: "several rows of the result carry these labels", next: "send row, or more of the row's labels"},
 	"no_finding":         {means: "the call does not say which finding", next: "send row, or labels"},
 
+	// of REST's own
+	"invalid_body":            {means: "the request's body is not the JSON object that the address takes", next: "see the address in /api/v1/openapi.yaml"},
+	"unknown_parameter":       {means: "the address takes no such query parameter", next: "the refusal lists those that it takes"},
+	"route_unknown":           {means: "there is no such address", next: "see /api/v1/openapi.yaml"},
+	"too_many_streams":        {means: "as many event streams are open as one principal, tenant or server may have", next: "close one, or poll the list"},
+	"credential_no_token":     {means: "the call brought no credential", next: "send Authorization: Bearer with a token of this tenant"},
+	"credential_malformed":    {means: "the credential has no form that is accepted here", next: "copy the token anew, whole"},
+	"credential_checksum":     {means: "the token is mistyped or cut", next: "copy the token anew, whole"},
+	"credential_unknown":      {means: "no such token was issued by this tenant", next: "use a token of this tenant"},
+	"credential_expired":      {means: "the credential's time is over", next: "ask a tenant administrator for a new one"},
+	"credential_revoked":      {means: "the credential was withdrawn", next: "ask a tenant administrator for a new one"},
+	"credential_wrong_tenant": {means: "the credential is good for another tenant", next: "use the address of its own tenant, or a token of this one"},
+	"credential_network":      {means: "the credential may not be used from this network", next: "call from a network on its list"},
+
 	// why a node is not covered by an answer
 	"offline":     {means: "the node has no open stream, so it cannot have told everything", next: "explain the node", holds: statusIs("offline")},
 	"stale":       {means: "the node's stream is open and silent", bound: tenants.NodeStaleAfter.String() + " of silence", next: "explain the node", holds: statusIs("stale")},

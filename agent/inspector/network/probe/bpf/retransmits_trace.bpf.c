@@ -130,7 +130,7 @@ int trace_retransmit(u64 *ctx)
 	now.events = 1;
 	struct tcp_sock___task *tp = (void *)sk;
 	now.srtt_us = BPF_CORE_READ(tp, srtt_us);
-	now.rttvar_us = BPF_CORE_READ(tp, rttvar_us);
+	now.rttvar_us = BPF_CORE_READ(tp, mdev_us);
 	now.unacked = BPF_CORE_READ(tp, packets_out);
 	now.cwnd = BPF_CORE_READ(tp, snd_cwnd);
 	now.cgroup2 = cgroup2_of(sk);

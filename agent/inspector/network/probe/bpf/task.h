@@ -114,7 +114,7 @@ struct inet_sock {
 struct tcp_sock___task {
 	u64 bytes_received, bytes_acked;
 	u32 srtt_us;   /* eighths of a microsecond */
-	u32 rttvar_us; /* quarters of a microsecond */
+	u32 mdev_us;   /* quarters of a microsecond; rttvar_us has a floor */
 	u32 packets_out, snd_cwnd;
 };
 
