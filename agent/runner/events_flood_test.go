@@ -102,6 +102,33 @@ func TestStormLeavesRoomForOthers(t *testing.T) {
 	})
 }
 
+// What was lost in a storm makes counts of the storm's own kind lower bounds,
+// and no single event of another kind.
+func TestLossBelongsToTheStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		e, _ := keep(t, t.TempDir(), w)
+		other := boom("quiet")
+		other.Kind = "hint"
+		e.Emit(other)
+		for range 20 {
+			e.Emit(boom("storm"))
+		}
+		synctest.Wait()
+		component := e.kinds["boom"].Component
+		if e.kinds["hint"].Component != component {
+			t.Fatal("the kinds are of different components")
+		}
+		e.Emit(inspector.Occurrence{Kind: kindLoss, Count: 500, Labels: map[string]string{lossLabel: component}})
+		after(time.Second)
+		for _, r := range e.everything(nil) {
+			if want := map[string]uint64{"boom": 500}[r.Kind]; r.Kind != kindLoss && r.Lost != want {
+				t.Errorf("%s lost %d, want %d", r.Kind, r.Lost, want)
+			}
+		}
+	})
+}
+
 func TestManyScopesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
