@@ -13,8 +13,10 @@ const eventsHelp = `  --node NODE      only events of this node, by id or unique
   --label K=V      only of nodes with this label; may be repeated
   --kind KIND      only this kind; several with commas
   --severity S     only this severity and graver ones: info, warning, critical
-  --since AGE      how far back, such as 15m or 6h; 24h unless given
-  --origin O       only those that nodes found (probe), or that people kept (task)
+  --since AGE      how far back, such as 15m or 6h, or from which time on, such
+                   as 2026-01-02T15:04:05Z; 24h unless given
+  --origin O       only those that nodes found (probe), or that people kept of a
+                   task (promoted)
   --limit N        most rows; 50 unless given
   --json           print one JSON object a line, whole, instead of a table
 
