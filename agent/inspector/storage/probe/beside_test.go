@@ -54,12 +54,27 @@ func beside(t *testing.T, ready string, command ...string) *peer {
 	return nil
 }
 
-// end interrupts it and returns what it says.
+// end interrupts it and returns what it says. A tracer can miss an interrupt,
+// so it gets another one every second.
 func (p *peer) end(t *testing.T) string {
 	t.Helper()
 	if err := p.cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
+	ended, quiet := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(quiet)
+		for again := time.NewTicker(time.Second); ; {
+			select {
+			case <-again.C:
+				_ = p.cmd.Process.Signal(unix.SIGINT) // it may just have ended
+			case <-ended:
+				again.Stop()
+				return
+			}
+		}
+	}()
+	defer func() { close(ended); <-quiet }()
 	var b strings.Builder
 	for p.lines.Scan() {
 		b.WriteString(p.lines.Text() + "\n")
