@@ -64,6 +64,13 @@ type Config struct {
 	ListenFor   time.Duration // longest life of a stream of updates, so that a revoked caller goes; zero means 15 min
 	ListenPace  time.Duration // least time between two updates of a stream; zero means 1 s
 	Now         func() time.Time
+
+	// Extra, if set, adds registrations to each server that is made for a
+	// caller. It is for the conformance build alone, which needs the tools,
+	// prompts and resources that the official suites ask for: they stand behind
+	// the same authentication, body checks and middleware as everything else,
+	// but behind no guard, and every caller of every tenant sees them.
+	Extra func(*sdk.Server)
 }
 
 // Handler serves `/t/{tenant}/mcp`, with and without a slash at the end (route

@@ -122,6 +122,9 @@ func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.Sch
 	if err := h.addHandles(s, allowed); err != nil {
 		panic(err) // the names of the methods are constants
 	}
+	if h.cfg.Extra != nil {
+		h.cfg.Extra(s)
+	}
 	s.AddReceivingMiddleware(h.recoverer, legacy, h.handles)
 	return s
 }
