@@ -99,7 +99,7 @@ func (o *OperatorTokens) admit(t tenants.Tenant, tok tenants.OperatorToken, from
 	}
 	o.uses.token(tok.Tenant, tok.ID, tok.LastUsedAt, now)
 	return tenants.Scope{
-		Tenant: t.ID, Slug: t.Slug, Granted: tok.Scopes, Nodes: tok.Nodes,
+		Tenant: t.ID, Slug: t.Slug, Granted: tok.Scopes, Obtainable: tenants.EveryScope, Nodes: tok.Nodes,
 		Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: tok.ID, Name: tok.Name},
 	}, nil
 }

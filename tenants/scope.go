@@ -35,6 +35,9 @@ func AllScopes() []Scopes {
 	return out
 }
 
+// EveryScope is the set of all scopes.
+const EveryScope = Read | Payloads | Diagnose | Act | Approve | Maintain | Admin
+
 // ParseScopes reads words such as "telltale:read". Words of other systems are
 // returned in unknown and grant nothing.
 func ParseScopes(words []string) (s Scopes, unknown []string) {
@@ -87,14 +90,17 @@ const (
 	NodePrincipal    PrincipalKind = "node"     // an agent with a client certificate
 	SessionPrincipal PrincipalKind = "session"  // a dashboard session
 	LocalPrincipal   PrincipalKind = "operator" // a command of telltaled on the server's own machine
+	OAuthPrincipal   PrincipalKind = "oauth"    // a person or client with an access token of one of the tenant's issuers
 )
 
-// Principal is who calls. ID is unique within its kind and stable over calls;
-// Name is for people and audit lines and may be empty.
+// Principal is who calls. ID is unique within its kind and stable over calls
+// (of an OAuth caller: issuer|subject|client); Name is for people and audit
+// lines and may be empty; Client is the OAuth client id, else empty.
 type Principal struct {
-	Kind PrincipalKind
-	ID   string
-	Name string
+	Kind   PrincipalKind
+	ID     string
+	Name   string
+	Client string
 }
 
 // Selector limits a principal to some nodes. The zero value selects all.
@@ -128,8 +134,14 @@ type Scope struct {
 	Slug      string // the tenant's slug, for links in answers
 	Principal Principal
 	Granted   Scopes
-	Nodes     Selector
+	// Obtainable is what this principal could hold with another token: only for
+	// a missing scope within it is a client told to step up. Zero is nothing.
+	Obtainable Scopes
+	Nodes      Selector
 }
+
+// CanObtain reports whether the principal holds want or could step up to it.
+func (s Scope) CanObtain(want Scopes) bool { return (s.Granted | s.Obtainable).Has(want) }
 
 // Require returns a Denied fault unless the scope holds want.
 func (s Scope) Require(want Scopes) error {
