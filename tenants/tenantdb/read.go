@@ -35,7 +35,7 @@ func (db *DB) Read(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batc
 		for _, l := range p.perBatch {
 			all.Queue(l)
 		}
-		all.QueuedQueries = append(all.QueuedQueries, batch.QueuedQueries...)
+		queueAll(all, batch)
 		err := conn.SendBatch(ctx, all).Close()
 		if began {
 			late = err // not to be repeated
@@ -48,6 +48,16 @@ func (db *DB) Read(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batc
 	}
 	conn.Release()
 	return Fault(late)
+}
+
+// queueAll queues the queries of a batch in another one. They are copies: the
+// sending leaves in a query what its connection knows of it, and with another
+// connection that is wrong.
+func queueAll(all, batch *pgx.Batch) {
+	for _, q := range batch.QueuedQueries {
+		again := *q
+		all.QueuedQueries = append(all.QueuedQueries, &again)
+	}
 }
 
 // Query runs one query for one tenant in one round trip (see Read) and scans

@@ -3,8 +3,8 @@
 // row-level security answers for everything a query forgets.
 //
 // Three roles, three pools: the application role sees one tenant (InTenant,
-// Query, Read), the ingest role a list of tenants (InTenants), the jobs role
-// all of them (Jobs). Pools are not handed out: no statement runs without one
+// Query, Read, Write), the ingest role a list of tenants (InTenants, WriteAll),
+// the jobs role all of them (Jobs). Pools are not handed out: no statement runs without one
 // of these. Whatever text reaches a query must be a parameter; the settings are
 // a net below the code, not a wall against SQL written by a caller, who could
 // set another tenant himself.
@@ -141,6 +141,9 @@ func (c *Config) open(ctx context.Context, role, dsn string, conns int, statemen
 	cfg.MaxConns, cfg.MinConns = int32(conns), 0
 	cfg.MaxConnLifetime, cfg.MaxConnLifetimeJitter = time.Hour, 6*time.Minute
 	cfg.MaxConnIdleTime = 10 * time.Minute
+	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
+		return p.IdleDuration > pingAfter || !silent(p.Conn.PgConn().Conn())
+	}
 	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
 	limits := map[string]time.Duration{
 		"statement_timeout":                   statement,

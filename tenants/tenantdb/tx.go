@@ -36,10 +36,19 @@ func (db *DB) InTenant(ctx context.Context, tenant tenants.TenantID, fn func(con
 // InTenants is InTenant for the ingest role and the rows of all listed
 // tenants. The list has 1 to MaxTenants entries; repeated ones are fine.
 func (db *DB) InTenants(ctx context.Context, list []tenants.TenantID, fn func(context.Context, pgx.Tx) error) error {
+	words, err := wordsOf(list)
+	if err != nil {
+		return err
+	}
+	return db.ingest.run(ctx, "; select set_config('telltale.tenants', '"+words+"', true)", fn)
+}
+
+// wordsOf is a list of tenants as the setting holds it.
+func wordsOf(list []tenants.TenantID) (string, error) {
 	words := make([]string, len(list))
 	for i, t := range list {
 		if t.IsZero() {
-			return noTenant()
+			return "", noTenant()
 		}
 		words[i] = t.String()
 	}
@@ -47,11 +56,11 @@ func (db *DB) InTenants(ctx context.Context, list []tenants.TenantID, fn func(co
 	words = slices.Compact(words)
 	switch {
 	case len(words) == 0:
-		return noTenant()
+		return "", noTenant()
 	case len(words) > MaxTenants:
-		return fault.Newf(fault.Exhausted, "too_many_tenants", "one transaction spans at most %d tenants, not %d", MaxTenants, len(words))
+		return "", fault.Newf(fault.Exhausted, "too_many_tenants", "one transaction spans at most %d tenants, not %d", MaxTenants, len(words))
 	}
-	return db.ingest.run(ctx, "; select set_config('telltale.tenants', '"+strings.Join(words, ",")+"', true)", fn)
+	return strings.Join(words, ","), nil
 }
 
 // Jobs is InTenant for the jobs role, which sees all tenants: for maintenance

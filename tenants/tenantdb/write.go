@@ -1,0 +1,101 @@
+package tenantdb
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/telltale-dev/telltale/tenants"
+)
+
+const (
+	setOne  = `select set_config('telltale.tenant', $1, true)`
+	setList = `select set_config('telltale.tenants', $1, true)`
+)
+
+// Write is InTenant for statements that do not depend on each other's answers:
+// the queued statements of a batch and their commit in one round trip. When
+// Write returns nil they are committed; an error of the database undoes all of
+// them. A callback runs before the commit is known and its own error undoes
+// nothing, so that it must only take an answer in. The batch must not hold
+// BEGIN or COMMIT.
+//
+// As with a commit whose answer is lost, the statements may have taken effect
+// when the error is Unavailable, Deadline or stems from a callback.
+func (db *DB) Write(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batch) error {
+	if tenant.IsZero() {
+		return noTenant()
+	}
+	return db.app.write(ctx, setOne, tenant.String(), batch)
+}
+
+// WriteAll is Write for the ingest role and the rows of all listed tenants, as
+// InTenants has them.
+func (db *DB) WriteAll(ctx context.Context, list []tenants.TenantID, batch *pgx.Batch) error {
+	words, err := wordsOf(list)
+	if err != nil {
+		return err
+	}
+	return db.ingest.write(ctx, setList, words, batch)
+}
+
+// write sends a batch, which is one implicit transaction up to its end.
+func (p *pool) write(ctx context.Context, setting, value string, batch *pgx.Batch) error {
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
+	defer cancel()
+	var late error
+	conn, err := p.with(ctx, func(conn *pgxpool.Conn) error {
+		all := &pgx.Batch{}
+		all.Queue(setting, value)
+		for _, l := range p.perBatch {
+			all.Queue(l)
+		}
+		queueAll(all, batch)
+		err := conn.SendBatch(ctx, all).Close()
+		if err != nil && pgconn.SafeToRetry(err) { // nothing was sent
+			return err
+		}
+		late = err
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	conn.Release() // drops a connection that is not fit for the next one
+	return Fault(late)
+}
+
+// pingAfter is how long a connection may have been idle and still be trusted
+// because it is silent.
+const pingAfter = 30 * time.Second
+
+// silent reports whether nothing is to be read from an idle connection, not
+// even its end. One whose server stopped has that, and a word before; the pool
+// tries such a connection before it hands it out. A look costs no round trip.
+func silent(conn net.Conn) bool {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peek error
+	var b [1]byte
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, peek = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return true
+	})
+	return err == nil && (errors.Is(peek, syscall.EAGAIN) || errors.Is(peek, syscall.EINTR))
+}
