@@ -16,6 +16,7 @@ import (
 var global = map[string]string{
 	"schema_migration": "what was applied; no data of anybody",
 	"credential":       "leads from a lookup id to its tenant; no role may read it",
+	"issuer_trust":     "says who trusts an issuer; no role may read it",
 }
 
 // policyText is one text for all policies of the table with this oid.
