@@ -14,8 +14,11 @@ type Tenant struct {
 	Slug        string // immutable, never reused
 	Name        string // for people
 	Suspended   bool   // no credential of it is accepted while set
+	SuspendedBy string // "operator" of this server, or "admin" of the tenant, who may resume it; empty: not suspended
 	MCPDisabled bool   // its MCP endpoint is switched off
 	CreatedAt   time.Time
+	ExportedAt  *time.Time // end of its last whole export; nil: none
+	DeletedAt   *time.Time // nil: not deleted
 }
 
 // OperatorToken is one stored operator token; its secret is not part of it.

@@ -15,12 +15,21 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// adminTimeout bounds one administrative command.
-const adminTimeout = 30 * time.Second
+// adminTimeout bounds one administrative command, exportTimeout one that reads
+// or ends a whole tenant.
+const (
+	adminTimeout  = 30 * time.Second
+	exportTimeout = 11 * time.Minute
+)
 
 // withAdmin parses the flags of an administrative command and runs it
 // connected. define adds the command's own flags.
 func withAdmin(ctx context.Context, e env, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, []string) error) error {
+	return withAdminFor(ctx, e, adminTimeout, name, args, define, operands, run)
+}
+
+// withAdminFor is withAdmin for a command that may take longer.
+func withAdminFor(ctx context.Context, e env, limit time.Duration, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, []string) error) error {
 	var d database
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	d.flags(fs)
@@ -30,7 +39,7 @@ func withAdmin(ctx context.Context, e env, name string, args []string, define fu
 	if err := load(fs, e, args, operands...); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	a, err := d.open(ctx, newLogger(e.stderr, "warn", "text"))
 	if err != nil {

@@ -47,6 +47,8 @@ func commands() []command {
 		{"tenant create", "SLUG", "create a tenant", tenantCreate},
 		{"tenant list", "", "list the tenants", tenantList},
 		{"tenant suspend", "SLUG", "suspend a tenant, or resume it with --resume", tenantSuspend},
+		{"tenant export", "SLUG", "write all rows of a tenant, without its secrets", tenantExport},
+		{"tenant delete", "SLUG", "delete a tenant for good", tenantDelete},
 		{"tenant mcp", "SLUG on|off", "switch a tenant's MCP endpoint on or off", tenantMCP},
 		{"token create", "", "create an operator token and print it once", tokenCreate},
 		{"token list", "", "list a tenant's operator tokens", tokenList},

@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/telltale-dev/telltale/tenants"
@@ -72,6 +76,60 @@ func tenantMCP(ctx context.Context, e env, args []string) error {
 			return err
 		}
 		fmt.Fprintf(e.stdout, "every replica has MCP of tenant %s switched %s within %s\n", args[0], args[1], tenants.RevocationDelay)
+		return nil
+	})
+}
+
+// tenantExport writes all of a tenant's rows, to a file by rename or to stdout.
+func tenantExport(ctx context.Context, e env, args []string) error {
+	var path string
+	return withAdminFor(ctx, e, exportTimeout, "tenant export", args, func(fs *flag.FlagSet) {
+		fs.StringVar(&path, "out", "-", "`FILE` to write, one JSON object a line; - is standard output")
+	}, []string{"SLUG"}, func(ctx context.Context, a *admin, args []string) error {
+		sc, err := a.scope(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		write := func(w io.Writer) error {
+			end, err := a.directory.Export(ctx, sc, w)
+			if err == nil {
+				fmt.Fprintf(e.stderr, "%d rows of tenant %s, SHA-256 of the lines before the last: %s\n", end.Rows, args[0], end.SHA256)
+			}
+			return err
+		}
+		if path == "-" {
+			return write(e.stdout)
+		}
+		f, err := os.CreateTemp(filepath.Dir(path), ".telltale-*") // mode 0600
+		if err != nil {
+			return err
+		}
+		if err = errors.Join(write(f), f.Sync(), f.Close()); err == nil {
+			err = os.Rename(f.Name(), path)
+		}
+		if err != nil {
+			os.Remove(f.Name())
+		}
+		return err
+	})
+}
+
+func tenantDelete(ctx context.Context, e env, args []string) error {
+	var confirm string
+	var without bool
+	return withAdminFor(ctx, e, exportTimeout, "tenant delete", args, func(fs *flag.FlagSet) {
+		fs.StringVar(&confirm, "confirm", "", "the `SLUG` once more, because this cannot be undone (mandatory)")
+		fs.BoolVar(&without, "without-export", false, "delete although no export was made in the last 24 hours")
+	}, []string{"SLUG"}, func(ctx context.Context, a *admin, args []string) error {
+		sc, err := a.scope(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if err := a.directory.Delete(ctx, sc, confirm, without); err != nil {
+			return err
+		}
+		fmt.Fprintf(e.stdout, "tenant %s is deleted: no credential of it is accepted anywhere after %s; a running server erases its rows within a minute; its slug stays taken and its audit stays until it ages out\n",
+			args[0], tenants.RevocationDelay)
 		return nil
 	})
 }

@@ -34,13 +34,15 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Service answers for tenants and nodes. It is safe for concurrent use and
-// starts nothing.
+// Service answers for tenants and nodes. It is safe for concurrent use; only
+// Run works by itself.
 type Service struct {
 	db    *tenantdb.DB
 	log   *slog.Logger
 	now   func() time.Time
 	slugs *slugCache
+
+	exports chan struct{} // holds one of each export under way
 }
 
 // New makes a Service on a migrated database.
@@ -51,7 +53,7 @@ func New(db *tenantdb.DB, log *slog.Logger, cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{db: db, log: log, now: cfg.Now, slugs: newSlugCache(min(cfg.TenantTTL, tenants.RevocationDelay), maxCachedSlugs)}
+	return &Service{db: db, log: log, now: cfg.Now, slugs: newSlugCache(min(cfg.TenantTTL, tenants.RevocationDelay), maxCachedSlugs), exports: make(chan struct{}, maxExports)}
 }
 
 func noNode(ref string) *fault.Error {

@@ -5,17 +5,28 @@ import "github.com/jackc/pgx/v5"
 // Row-level security leaves only leakproof operators to an index, so every
 // filter here is an equality or a keyset comparison.
 const (
-	tenantColumns = `tenant_id, slug, name, suspended, mcp_disabled, created_at`
+	tenantColumns = `tenant_id, slug, name, suspended, suspended_by, mcp_disabled, created_at, exported_at, deleted_at`
 
 	insertTenant = `insert into tenant (tenant_id, slug, name, created_at) values ($1, $2, $3, $4)`
 
 	selectTenant = `select ` + tenantColumns + ` from tenant where tenant_id = $1`
 
-	selectTenants = `select ` + tenantColumns + ` from tenant order by slug`
+	selectTenants = `select ` + tenantColumns + ` from tenant where deleted_at is null order by slug`
 
-	updateSuspended = `update tenant set suspended = $2 where slug = $1`
+	updateSuspended = `update tenant set suspended = $2, suspended_by = case when $2 then 'operator' else '' end where slug = $1 and deleted_at is null`
 
-	updateMCPDisabled = `update tenant set mcp_disabled = $2 where slug = $1`
+	suspendOwn = `update tenant set suspended = $2, suspended_by = case when $2 then 'admin' else '' end
+		where tenant_id = $1 and deleted_at is null and suspended_by <> 'operator'`
+
+	markExported = `update tenant set exported_at = $2 where tenant_id = $1`
+
+	markDeleted = `update tenant set deleted_at = coalesce(deleted_at, $2), suspended = true, suspended_by = 'operator' where tenant_id = $1`
+
+	selectDeleted = `select tenant_id from tenant where deleted_at < $1 and erased_at is null order by deleted_at limit 20`
+
+	markErased = `update tenant set erased_at = $2 where tenant_id = $1`
+
+	updateMCPDisabled = `update tenant set mcp_disabled = $2 where slug = $1 and deleted_at is null`
 
 	selectCAs = `select ca_id::text, cert, sealed_key, not_before, not_after from tenant_ca where tenant_id = $1 order by ca_id`
 
@@ -72,5 +83,5 @@ const (
 )
 
 func scanTenant(row pgx.CollectableRow) (t Tenant, err error) {
-	return t, row.Scan((*[16]byte)(&t.ID), &t.Slug, &t.Name, &t.Suspended, &t.MCPDisabled, &t.CreatedAt)
+	return t, row.Scan((*[16]byte)(&t.ID), &t.Slug, &t.Name, &t.Suspended, &t.SuspendedBy, &t.MCPDisabled, &t.CreatedAt, &t.ExportedAt, &t.DeletedAt)
 }

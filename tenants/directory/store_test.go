@@ -35,7 +35,7 @@ func TestQueriesFitTheSchema(t *testing.T) {
 			t.Errorf("%v\n%s", err, sql)
 		}
 	}
-	for i, sql := range []string{insertTenant, selectTenants, updateSuspended, updateMCPDisabled} {
+	for i, sql := range []string{insertTenant, selectTenants, updateSuspended, updateMCPDisabled, suspendOwn, markExported, markDeleted, selectDeleted, markErased} {
 		if _, err := jobs.Prepare(t.Context(), fmt.Sprintf("jobs%d", i), sql); err != nil {
 			t.Errorf("%v\n%s", err, sql)
 		}

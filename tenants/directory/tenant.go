@@ -44,7 +44,7 @@ func (s *Service) CreateTenant(ctx context.Context, slug, name string) (Tenant, 
 	return t, nil
 }
 
-// TenantBySlug finds a tenant; NotFound when there is none. The answer may be
+// TenantBySlug finds a tenant; NotFound when there is none or it was deleted. The answer may be
 // as old as Config.TenantTTL.
 func (s *Service) TenantBySlug(ctx context.Context, slug string) (Tenant, error) {
 	t, found, fresh := s.slugs.get(slug)
@@ -70,7 +70,11 @@ func (s *Service) readTenant(ctx context.Context, slug string) (t Tenant, found 
 	if err != nil || !found {
 		return Tenant{}, false, err
 	}
-	return tenantdb.QueryOne(ctx, s.db, id, selectTenant, []any{id}, scanTenant)
+	t, found, err = tenantdb.QueryOne(ctx, s.db, id, selectTenant, []any{id}, scanTenant)
+	if t.DeletedAt != nil { // its slug stays taken, and that is all
+		return Tenant{}, false, err
+	}
+	return t, found, err
 }
 
 // ListTenants lists every tenant by slug. It belongs to the server's own
