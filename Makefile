@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 BINARIES := bin/telltaled bin/telltale-agent bin/telltale
 
-.PHONY: help deps up build web test test-go test-web lint generate check-generated bench clean
+.PHONY: help deps up demo-data build web test test-go test-web test-idp lint generate check-generated bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,6 +17,9 @@ deps: ## install what building and running need (a no-op when present)
 
 up: build ## start everything on this machine: database, server, two tenants, an agent with the real probe
 	@exec bin/telltaled dev
+
+demo-data: build ## start everything with a synthetic fleet of 300 nodes beside the local agent, to try the dashboard
+	@exec bin/telltaled dev --agents 301
 
 build: deps web ## build bin/telltaled, bin/telltale-agent and bin/telltale
 	@mkdir -p bin
@@ -29,7 +32,7 @@ web/dist/index.html: $(shell find web/src web/public web/index.html web/package.
 
 test: ## the whole test suite, after installing what it needs
 	@deploy/deps.sh test
-	@$(MAKE) --no-print-directory build check-generated lint test-go test-web
+	@$(MAKE) --no-print-directory build check-generated lint test-go test-web test-idp
 
 test-go: ## unit, integration, kernel and end-to-end tests with the race detector
 	@if [ $$(id -u) != 0 ]; then printf '%s\n' \
@@ -42,6 +45,9 @@ test-go: ## unit, integration, kernel and end-to-end tests with the race detecto
 
 test-web: ## the dashboard's unit tests and its test in a real browser
 	cd web && npm run --silent test && npm run --silent e2e
+
+test-idp: ## the demo identity provider's flows
+	cd deploy/devidp && npm run --silent test
 
 lint: ## gofmt, go vet, staticcheck, TypeScript
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt'd: $$unformatted"; exit 1; }

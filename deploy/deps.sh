@@ -73,3 +73,4 @@ pinned=$PWD/deploy/node/bin
 PATH=$(printf %s "$PATH" | tr : '\n' | grep -vxF "$pinned" | paste -sd:) npm_ci deploy/node
 export PATH="$pinned:$PATH"
 if [ -e web/package-lock.json ]; then npm_ci web; fi
+npm_ci deploy/devidp
