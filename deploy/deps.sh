@@ -73,4 +73,7 @@ pinned=$PWD/deploy/node/bin
 PATH=$(printf %s "$PATH" | tr : '\n' | grep -vxF "$pinned" | paste -sd:) npm_ci deploy/node
 export PATH="$pinned:$PATH"
 if [ -e web/package-lock.json ]; then npm_ci web; fi
+if [ "$what" = test ]; then
+  npm_ci deploy/clients # the official conformance suites and real clients
+fi
 npm_ci deploy/devidp
