@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,10 @@ func TestBusSplitsPayloads(t *testing.T) {
 		}
 		delete(want, h.Key)
 	}
+	// A hint arrives a moment before its sender counts it.
+	for deadline := time.Now().Add(5 * time.Second); b[0].Stats().Sent < 400 && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
 	if s := b[0].Stats(); s.Dropped != 0 || s.Sent != 400 {
 		t.Errorf("%+v", s)
 	}
@@ -120,10 +125,14 @@ func TestBusSplitsPayloads(t *testing.T) {
 // to look again.
 func TestBusReconnects(t *testing.T) {
 	b, in, super := replicas(t, "r1", "r2")
-	var killed int
-	err := super.QueryRow(t.Context(), `select count(pg_terminate_backend(pid)) from pg_stat_activity
-		where datname = current_database() and application_name = 'telltaled bus'`).Scan(&killed)
-	if err != nil || killed != 4 {
+	const theirs = ` from pg_stat_activity where datname = current_database() and application_name = 'telltaled bus'`
+	var up, killed int
+	for deadline := time.Now().Add(20 * time.Second); up < 4; { // the senders connect beside the listeners
+		if err := super.QueryRow(t.Context(), `select count(*)`+theirs).Scan(&up); err != nil || time.Now().After(deadline) {
+			t.Fatal(up, err)
+		}
+	}
+	if err := super.QueryRow(t.Context(), `select count(pg_terminate_backend(pid))`+theirs).Scan(&killed); err != nil || killed != 4 {
 		t.Fatal(killed, err)
 	}
 	resync(t, in[0])
