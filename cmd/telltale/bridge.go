@@ -9,21 +9,24 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 const bridgeHelp = `Standard input and output carry JSON-RPC, one message a line, and nothing else;
-what a person should know goes to standard error. When the server is away each
-request is answered with a JSON-RPC error that says so.
+what a person should know goes to standard error. When the server is away, or nobody
+is signed in, each request is answered with a JSON-RPC error that says so; a login
+made meanwhile is used from the next request on.
 
-  --validate  check URL, token and both protocol eras, report on standard error, end
+  --validate  check URL, credential, server and both protocol eras, report on standard
+              error, end; exit 0 when all is well
 
 In a client's configuration
   {"command": "telltale", "args": ["mcp"],
    "env": {"TELLTALE_URL": "https://HOST/t/acme/mcp", "TELLTALE_TOKEN": "tt_..."}}
+Leave TELLTALE_TOKEN out after telltale login.
 `
 
 // Bounds of the bridge.
@@ -33,20 +36,22 @@ const (
 	drainTime   = 75 * time.Second // how long the end of input waits for answers
 	startTime   = 30 * time.Second // for initialize, which everything else waits for
 	answerTime  = 5 * time.Minute  // for any other answer but a stream
+	maxAnswer   = 16 << 20         // bytes of one message of the server
 )
 
 // JSON-RPC error codes.
 const (
 	codeParse   = -32700
 	codeInvalid = -32600
+	codePanic   = -32603
 	codeAway    = -32000 // the server is away or refused the request as a whole
 )
 
 // proxy carries messages between a client on standard input and the server.
 type proxy struct {
-	ep     endpoint
-	client *http.Client
-	errw   io.Writer
+	ep   endpoint
+	base http.RoundTripper
+	errw io.Writer
 
 	outMu sync.Mutex
 	out   *bufio.Writer
@@ -64,11 +69,13 @@ func bridge(ctx context.Context, e env, f *flags) error {
 	if f.validate {
 		return validate(ctx, e, f)
 	}
-	ep, err := endpointOf(e, f)
+	w := newWire()
+	defer w.close()
+	ep, err := endpointOf(e, f, w)
 	if err != nil {
 		return err
 	}
-	p := &proxy{ep: ep, client: httpClient(dialer()), errw: e.err, out: bufio.NewWriter(e.out), flights: map[string]context.CancelFunc{}}
+	p := &proxy{ep: ep, base: w, errw: e.err, out: bufio.NewWriter(e.out), flights: map[string]context.CancelFunc{}}
 	return p.run(ctx, e.in)
 }
 
@@ -182,6 +189,7 @@ func (p *proxy) accept(ctx context.Context, raw []byte, slots chan struct{}, wor
 	}
 	task := func() {
 		defer func() { cancel(); p.land(m); <-slots }()
+		defer p.survive(m)
 		p.forward(reqCtx, m, raw)
 	}
 	if m.Method == "initialize" || !m.call() { // the order of notifications is kept
@@ -189,6 +197,19 @@ func (p *proxy) accept(ctx context.Context, raw []byte, slots chan struct{}, wor
 		return
 	}
 	work.Go(task)
+}
+
+// survive turns a panic into an answer: a bridge that dies takes the client's
+// other calls along.
+func (p *proxy) survive(m message) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	fmt.Fprintf(p.errw, "telltale mcp: a defect of the bridge: %v\n%s", v, debug.Stack())
+	if m.call() {
+		p.fail(m.ID, codePanic, "a defect of the bridge; its standard error says more", nil)
+	}
 }
 
 func (p *proxy) land(m message) {
@@ -268,28 +289,36 @@ func (p *proxy) fail(id json.RawMessage, code int, msg string, data any) {
 	p.write(raw)
 }
 
-// validate calls the server in both eras and reports.
+// validate checks one thing after the other and reports what it finds.
 func validate(ctx context.Context, e env, f *flags) error {
-	s, err := open(ctx, e, f)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	w := newWire()
+	defer w.close()
+	ep, err := endpointOf(e, f, w)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	newest := s.InitializeResult().ProtocolVersion
-	names := 0
-	for _, err := range s.Tools(ctx, nil) {
+	say := func(format string, args ...any) { fmt.Fprintf(e.err, "telltale mcp: "+format+"\n", args...) }
+	say("%s is a tenant's URL", ep.url)
+	if _, err := ep.cred.token(ctx); err != nil {
+		return err
+	}
+	say("%s is there", ep.cred.words())
+	var versions []string
+	tools := 0
+	for _, v := range []string{"", "2025-11-25"} {
+		s, err := connect(ctx, ep, w, v)
 		if err != nil {
-			return s.t.failure(err)
+			return err
 		}
-		names++
+		versions = append(versions, s.InitializeResult().ProtocolVersion)
+		tools, err = s.countTools(ctx)
+		s.Close()
+		if err != nil {
+			return err
+		}
 	}
-	client := sdk.NewClient(&sdk.Implementation{Name: "telltale-cli", Version: version}, &sdk.ClientOptions{Capabilities: &sdk.ClientCapabilities{}})
-	old, err := client.Connect(ctx, &sdk.StreamableClientTransport{Endpoint: s.t.ep.url, HTTPClient: httpClient(s.t), MaxRetries: -1, DisableStandaloneSSE: true},
-		&sdk.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		return s.t.failure(err)
-	}
-	defer old.Close()
-	fmt.Fprintf(e.err, "telltale mcp: %s answers; protocol %s and %s; %d tools for this token\n", s.t.ep.url, newest, old.InitializeResult().ProtocolVersion, names)
+	say("%s answers; protocol %s; %d tools", ep.url, strings.Join(versions, " and "), tools)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 )
 
 // modern is the first protocol version whose requests carry their own version.
@@ -38,7 +39,7 @@ func readMessage(raw []byte) (message, *lineError) {
 	if raw[0] == '[' {
 		return m, &lineError{codeInvalid, "batches are not accepted; send one message a line"}
 	}
-	if !json.Valid(raw) {
+	if !utf8.Valid(raw) || !json.Valid(raw) {
 		return m, &lineError{codeParse, "the line is not JSON"}
 	}
 	if err := json.Unmarshal(raw, &m); err != nil {
@@ -112,9 +113,9 @@ func (p *proxy) forward(ctx context.Context, m message, raw []byte) {
 		return
 	}
 	p.headers(req.Header, m)
-	res, err := p.client.Do(req)
+	res, err := p.ep.send(req, p.base)
 	if err != nil {
-		p.away(ctx, m, &offlineError{p.ep.url, err})
+		p.away(ctx, m, err)
 		return
 	}
 	defer res.Body.Close()
@@ -123,22 +124,20 @@ func (p *proxy) forward(ctx context.Context, m message, raw []byte) {
 		kind = ""
 	}
 	switch {
-	case res.StatusCode == http.StatusAccepted:
+	case res.StatusCode == http.StatusAccepted && !m.call():
 		return
 	case res.StatusCode == http.StatusOK && kind == "text/event-stream":
 		p.stream(ctx, m, res.Body)
 	case kind == "application/json":
 		p.object(ctx, m, res)
 	default:
-		p.refused(m, refusalOf(p.ep.url, res))
+		p.refused(m, refusalOf(p.ep, res))
 	}
 }
 
 // headers follow the era of the message: its own version when it carries one,
 // else the negotiated one.
 func (p *proxy) headers(h http.Header, m message) {
-	h.Set("Authorization", "Bearer "+p.ep.token)
-	h.Set("User-Agent", "telltale/"+version)
 	h.Set("Content-Type", "application/json")
 	h.Set("Accept", "application/json, text/event-stream")
 	own, name := m.params()
@@ -160,7 +159,10 @@ func (p *proxy) headers(h http.Header, m message) {
 
 // object handles an answer that is one JSON document.
 func (p *proxy) object(ctx context.Context, m message, res *http.Response) {
-	body, err := io.ReadAll(res.Body)
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if err == nil && len(body) > maxAnswer {
+		err = errLong
+	}
 	if err != nil {
 		p.away(ctx, m, &offlineError{p.ep.url, err})
 		return
@@ -168,7 +170,7 @@ func (p *proxy) object(ctx context.Context, m message, res *http.Response) {
 	var answer map[string]json.RawMessage
 	if json.Unmarshal(body, &answer) != nil || answer["jsonrpc"] == nil {
 		res.Body = io.NopCloser(bytes.NewReader(body))
-		p.refused(m, refusalOf(p.ep.url, res))
+		p.refused(m, refusalOf(p.ep, res))
 		return
 	}
 	if !m.call() {
@@ -194,7 +196,7 @@ func (p *proxy) stream(ctx context.Context, m message, body io.Reader) {
 	var data []byte
 	answered := false
 	for {
-		text, err := r.ReadBytes('\n')
+		text, err := readEventLine(r, maxAnswer-len(data))
 		text = bytes.TrimRight(text, "\r\n")
 		switch {
 		case len(text) == 0 && len(data) > 0:
@@ -228,6 +230,23 @@ func (p *proxy) stream(ctx context.Context, m message, body io.Reader) {
 	}
 }
 
+var errLong = fmt.Errorf("an answer is longer than %d bytes", maxAnswer)
+
+// readEventLine reads one line of at most that many bytes.
+func readEventLine(r *bufio.Reader, most int) ([]byte, error) {
+	var l []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(l)+len(part) > most {
+			return nil, errLong
+		}
+		l = append(l, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return l, err
+		}
+	}
+}
+
 // learn keeps the version that an initialize answer settles.
 func (p *proxy) learn(m message, result json.RawMessage) {
 	if m.Method != "initialize" {
@@ -243,26 +262,36 @@ func (p *proxy) learn(m message, result json.RawMessage) {
 	}
 }
 
-// away answers a request whose server did not. A request that its client
-// cancelled gets no answer.
-func (p *proxy) away(ctx context.Context, m message, err *offlineError) {
+// away answers a request that nobody answered: the server is away, or there is
+// no credential to ask it with. A request that its client cancelled gets no
+// answer.
+func (p *proxy) away(ctx context.Context, m message, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
 	fmt.Fprintf(p.errw, "telltale mcp: %v\n", err)
-	if m.call() {
-		p.fail(m.ID, codeAway, "the Telltale server is away: "+err.Error(), map[string]string{"reason": "server_away", "url": p.ep.url})
+	if !m.call() {
+		return
 	}
+	var off *offlineError
+	if errors.As(err, &off) {
+		p.fail(m.ID, codeAway, "the Telltale server is away: "+err.Error(), map[string]string{"reason": "server_away", "url": p.ep.url})
+		return
+	}
+	p.fail(m.ID, codeAway, err.Error(), map[string]string{"reason": "no_credential", "url": p.ep.url})
 }
 
 // refused answers a request that the server turned away as a whole.
 func (p *proxy) refused(m message, s *statusError) {
 	fmt.Fprintf(p.errw, "telltale mcp: %v\n", s)
-	if m.call() {
-		data := map[string]any{"reason": "refused", "status": s.status}
-		if s.reference != "" {
-			data["reference_id"] = s.reference
-		}
-		p.fail(m.ID, codeAway, strings.TrimSpace(s.Error()), data)
+	if !m.call() {
+		return
 	}
+	data := map[string]any{"reason": "refused", "status": s.status}
+	for name, v := range map[string]string{"reference_id": s.reference, "scope": s.scopes, "retry_after_s": s.retry} {
+		if v != "" {
+			data[name] = v
+		}
+	}
+	p.fail(m.ID, codeAway, strings.TrimSpace(s.Error()), data)
 }

@@ -3,7 +3,8 @@
 // protocol SDK and the standard library, and no package of the server or the
 // agent.
 //
-// Start reading at run; each subcommand is one file.
+// Start reading at run; each subcommand is one file. How a person signs in, and
+// where that is kept, is the package login.
 package main
 
 import (
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/telltale-dev/telltale/cmd/telltale/login"
 )
 
 // version is set when the program is built.
@@ -58,6 +61,8 @@ type command struct {
 
 func commands() []command {
 	return []command{
+		{"login", "[--scopes S] [--client-id ID] [--issuer URL] [--port N] [--no-browser] [--assume-pkce]", "sign in at the tenant's identity provider, in the browser", loginHelp, signIn},
+		{"logout", "", "revoke the stored login and remove it", logoutHelp, signOut},
 		{"nodes", "[--status S] [--label K=V] [--search PREFIX] [--json]", "list the tenant's nodes", nodesHelp, nodes},
 		{"events", "[--node NODE] [--kind KIND] [--severity S] [--since AGE] [--origin O] [--json]", "list what went wrong, the youngest first", eventsHelp, events},
 		{"tools", "[--list] [--json]", "list the tools; --list adds instructions, descriptions and arguments", toolsHelp, tools},
@@ -109,7 +114,7 @@ func run(ctx context.Context, e env) int {
 			_, _ = io.WriteString(e.out, c.usage())
 			return exitOK
 		}
-		if c.name != "mcp" { // which lives as long as its client
+		if c.name != "mcp" && c.name != "login" { // which wait for a client, and for a person
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, patience)
 			defer cancel()
@@ -131,21 +136,25 @@ var errReported = errors.New("reported")
 func fail(e env, name string, err error) int {
 	var usage usageError
 	var away *offlineError
+	var provider *login.Unreachable
 	switch {
 	case errors.Is(err, errReported):
 		return exitFailed
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintf(e.err, "telltale %s: interrupted\n", name)
+		return 130
 	case errors.As(err, &usage):
 		fmt.Fprintf(e.err, "telltale %s: %s\ntelltale %s --help shows how to call it\n", name, usage.msg, name)
 		return exitUsage
 	case errors.As(err, &away):
 		fmt.Fprintf(e.err, "telltale %s: %s\n", name, away)
 		return exitOffline
+	case errors.As(err, &provider):
+		fmt.Fprintf(e.err, "telltale %s: %s; check that it runs, and that nothing stands in between\n", name, provider)
+		return exitOffline
 	case errors.Is(err, context.DeadlineExceeded):
 		fmt.Fprintf(e.err, "telltale %s: no answer within %s; check the server, or ask for less\n", name, patience)
 		return exitOffline
-	case errors.Is(err, context.Canceled):
-		fmt.Fprintf(e.err, "telltale %s: interrupted\n", name)
-		return 130
 	}
 	fmt.Fprintf(e.err, "telltale %s: %v\n", name, err)
 	return exitFailed

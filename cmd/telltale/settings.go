@@ -2,21 +2,26 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/url"
-	"os"
 	"strings"
+
+	"github.com/telltale-dev/telltale/cmd/telltale/login"
 )
 
 const settingsHelp = `Settings (a flag wins over the environment)
   --url URL          the tenant's MCP URL, https://HOST/t/TENANT/mcp   TELLTALE_URL
-  --token-file FILE  a file that holds an operator token of the tenant;
-                     without it the token comes from                   TELLTALE_TOKEN
+  --token-file FILE  a file that holds an operator token of the tenant
+  --token-env NAME   an environment variable that holds one; without
+                     either the token comes from                       TELLTALE_TOKEN
+                     and without that from telltale login
 `
 
 // flags is one parsed command line.
 type flags struct {
-	url, tokenFile             string
+	url, tokenFile, tokenEnv   string
+	clientID, issuer, port     string
+	scopes                     []string
+	noBrowser, assumePKCE      bool
 	help, json, list, validate bool
 	status, label              []string
 	search                     string
@@ -31,7 +36,7 @@ type flags struct {
 func parseFlags(c command, args []string) (*flags, error) {
 	f := &flags{}
 	values := map[string]func(string){
-		"url": func(s string) { f.url = s }, "token-file": func(s string) { f.tokenFile = s },
+		"url": func(s string) { f.url = s }, "token-file": func(s string) { f.tokenFile = s }, "token-env": func(s string) { f.tokenEnv = s },
 	}
 	switches := map[string]*bool{"help": &f.help}
 	switch c.name {
@@ -53,6 +58,12 @@ func parseFlags(c command, args []string) (*flags, error) {
 		switches["json"] = &f.json
 	case "mcp":
 		switches["validate"] = &f.validate
+	case "login":
+		switches["no-browser"], switches["assume-pkce"] = &f.noBrowser, &f.assumePKCE
+		values["scopes"] = func(s string) { f.scopes = append(f.scopes, scopeWords(s)...) }
+		for name, to := range map[string]*string{"client-id": &f.clientID, "issuer": &f.issuer, "port": &f.port} {
+			values[name] = func(s string) { *to = s }
+		}
 	}
 	for i := 0; i < len(args); i++ {
 		a := args[i]
@@ -91,39 +102,44 @@ func parseFlags(c command, args []string) (*flags, error) {
 
 // endpoint is where to call and with which credential.
 type endpoint struct {
-	url   string
-	token string
+	url      string
+	resource string // the URL as tokens name it
+	cred     credential
 }
 
-// endpointOf reads the settings and reports every mistake at once.
-func endpointOf(e env, f *flags) (endpoint, error) {
+// endpointOf reads the settings and reports every mistake at once. w carries
+// the requests that renew a stored login.
+func endpointOf(e env, f *flags, w *wire) (endpoint, error) {
 	var wrong []string
-	ep := endpoint{url: f.url}
-	if ep.url == "" {
-		ep.url = e.get("TELLTALE_URL")
-	}
-	if msg := checkURL(ep.url); msg != "" {
+	ep, msg := addressOf(e, f)
+	if msg != "" {
 		wrong = append(wrong, msg)
 	}
-	ep.url = strings.TrimRight(ep.url, "/")
-	if f.tokenFile != "" {
-		raw, err := os.ReadFile(f.tokenFile)
-		if err != nil {
-			wrong = append(wrong, fmt.Sprintf("cannot read the token file: %v", err))
-		}
-		if ep.token = strings.TrimSpace(string(raw)); ep.token == "" && err == nil {
-			wrong = append(wrong, "the token file "+f.tokenFile+" is empty")
-		}
-	} else if ep.token = strings.TrimSpace(e.get("TELLTALE_TOKEN")); ep.token == "" {
-		wrong = append(wrong, "no token: set TELLTALE_TOKEN or name a --token-file")
-	}
-	if strings.ContainsFunc(ep.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		wrong = append(wrong, "the token holds characters that no token has; copy it again")
+	var err error
+	if ep.cred, err = credentialOf(e, f, ep, w); err != nil {
+		wrong = append(wrong, err.Error())
 	}
 	if len(wrong) > 0 {
 		return endpoint{}, usageError{strings.Join(wrong, "; ")}
 	}
 	return ep, nil
+}
+
+// addressOf is the endpoint without its credential, or what is wrong with it.
+func addressOf(e env, f *flags) (endpoint, string) {
+	ep := endpoint{url: f.url}
+	if ep.url == "" {
+		ep.url = e.get("TELLTALE_URL")
+	}
+	if msg := checkURL(ep.url); msg != "" {
+		return endpoint{}, msg
+	}
+	ep.url = strings.TrimRight(ep.url, "/")
+	var err error
+	if ep.resource, err = login.Resource(ep.url); err != nil {
+		return endpoint{}, err.Error()
+	}
+	return ep, ""
 }
 
 func checkURL(s string) string {
@@ -140,7 +156,7 @@ func checkURL(s string) string {
 	if !strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/mcp") {
 		return fmt.Sprintf("the URL %q is not a tenant's MCP URL; it looks like https://HOST/t/acme/mcp", s)
 	}
-	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if u.Scheme == "http" && !login.Loopback(u.Hostname()) {
 		return fmt.Sprintf("the URL %q would send the token unencrypted; use https", s)
 	}
 	return ""

@@ -139,6 +139,18 @@ func wrap(w io.Writer, text, indent string) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
+// countTools counts the tools that the credential may use.
+func (s *session) countTools(ctx context.Context) (int, error) {
+	n := 0
+	for _, err := range s.Tools(ctx, nil) {
+		if err != nil {
+			return 0, s.t.failure(err)
+		}
+		n++
+	}
+	return n, nil
+}
+
 func call(ctx context.Context, e env, f *flags) error {
 	if len(f.rest) == 0 {
 		return usageError{"call needs the name of a tool; telltale tools lists them"}
