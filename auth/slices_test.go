@@ -52,7 +52,7 @@ type replica struct {
 func newReplica(t *testing.T, db *tenantdb.DB) *replica {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	r := &replica{directory: directory.New(db, log, directory.Config{TenantTTL: scaled}), access: access.New(db, log, nil)}
+	r := &replica{directory: directory.New(db, log, directory.Config{TenantTTL: scaled}), access: access.New(db, log, access.Config{})}
 	site, err := auth.NewSite(auth.SiteConfig{PublicURL: "http://127.0.0.1:8400"})
 	if err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func newSystem(t *testing.T) *system {
 	db := dbtest.New(t)
 	reg := networkRegistry()
 	s := &system{t: t, nodes: map[string][]planted{}, tenants: map[string]tenants.Tenant{},
-		directory: directory.New(db, log, directory.Config{Now: clock}), access: access.New(db, log, clock),
+		directory: directory.New(db, log, directory.Config{Now: clock}), access: access.New(db, log, access.Config{Now: clock}),
 		fleet: fleet.New(db, reg, fleet.Config{Replica: "r1", Now: clock}, log), metrics: metrics.New(db, reg, metrics.Config{Now: clock}, log)}
 	s.events = events.New(db, reg, s.directory, s.metrics, nil, events.Config{Now: clock}, log)
 	s.tasks = tasks.New(db, reg, s.fleet, nil, tasks.Config{Replica: "r1", Now: clock}, log)

@@ -84,7 +84,7 @@ func newWorld(t testing.TB) *world {
 	db := dbtest.New(t)
 	reg := registry()
 	w.dir = directory.New(db, quiet, directory.Config{TenantTTL: time.Millisecond})
-	acc := access.New(db, quiet, nil)
+	acc := access.New(db, quiet, access.Config{})
 	w.fleet = fleet.New(db, reg, fleet.Config{Replica: "test"}, quiet)
 	w.metrics = metrics.New(db, reg, metrics.Config{}, quiet)
 
@@ -126,7 +126,7 @@ func newWorld(t testing.TB) *world {
 	w.hollow = mint(acme, access.TokenSpec{Name: "hollow", Scopes: tenants.Payloads})
 	w.restricted = mint(acme, access.TokenSpec{Name: "restricted", Scopes: tenants.Admin | tenants.Diagnose, Nodes: tenants.Selector{Labels: map[string]string{"role": "db"}}})
 	w.globex = mint(globex, access.TokenSpec{Name: "globex", Scopes: tenants.Admin | tenants.Diagnose})
-	past := access.New(db, quiet, func() time.Time { return time.Now().Add(-48 * time.Hour) })
+	past := access.New(db, quiet, access.Config{Now: func() time.Time { return time.Now().Add(-48 * time.Hour) }})
 	yesterday := time.Now().Add(-24 * time.Hour)
 	secret, _, err := past.CreateToken(context.Background(), auth.Local(acme, "test", tenants.Admin), access.TokenSpec{Name: "old", Scopes: tenants.Read, ExpiresAt: &yesterday})
 	w.must(err)

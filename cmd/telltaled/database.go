@@ -22,6 +22,7 @@ import (
 type database struct {
 	dsn, app, ingest, jobs, listen, owner secret
 	pooler                                bool
+	trust                                 access.Config // what a command that keeps issuers sets before it opens
 }
 
 func (d *database) flags(fs *flag.FlagSet) {
@@ -67,7 +68,7 @@ func (d *database) open(ctx context.Context, log *slog.Logger) (*admin, error) {
 	return &admin{
 		db:        db,
 		directory: directory.New(db, log, directory.Config{}),
-		access:    access.New(db, log, nil),
+		access:    access.New(db, log, d.trust),
 	}, nil
 }
 

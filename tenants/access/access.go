@@ -1,11 +1,15 @@
-// Package access owns who may call: the operator tokens of each tenant, and the
-// dashboard sessions that were exchanged for them.
+// Package access owns who may call: the operator tokens of each tenant, the
+// dashboard sessions that were exchanged for them, the identity providers that
+// a tenant trusts with its members there, and what the tenant as a whole is
+// held to.
 //
-// It alone writes the tables operator_token and browser_session. It stores and
-// finds credentials; whether one is good is decided by package auth, which it
-// does not know, as it knows no header, cookie or route.
+// It alone writes the tables operator_token, browser_session, issuer, member
+// and tenant_policy. It stores and finds credentials and rules; whether a token
+// is good is decided by package auth, which it does not know, as it knows no
+// header, cookie or route.
 //
-// Start reading at CreateToken; session.go is what auth needs for cookies.
+// Start reading at CreateToken; session.go is what auth needs for cookies,
+// trust.go what it needs for tokens of an issuer.
 package access
 
 import (
@@ -47,18 +51,27 @@ type TokenSpec struct {
 // Service keeps tokens and sessions. It is safe for concurrent use; only Run
 // works by itself.
 type Service struct {
-	db  *tenantdb.DB
-	log *slog.Logger
-	now func() time.Time
+	db       *tenantdb.DB
+	log      *slog.Logger
+	now      func() time.Time
+	sealer   Sealer
+	loopback bool
 }
 
-// New makes a Service on a migrated database; now is the clock, nil means
-// time.Now.
-func New(db *tenantdb.DB, log *slog.Logger, now func() time.Time) *Service {
-	if now == nil {
-		now = time.Now
+// Config tunes a Service. The zero value is ready, but for issuers with a
+// client secret.
+type Config struct {
+	Now               func() time.Time // the clock; nil means time.Now
+	Sealer            Sealer           // seals the client secrets of issuers; nil: none can be stored
+	AllowHTTPLoopback bool             // issuers may have http URLs on loopback addresses, for development
+}
+
+// New makes a Service on a migrated database.
+func New(db *tenantdb.DB, log *slog.Logger, cfg Config) *Service {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
-	return &Service{db: db, log: log, now: now}
+	return &Service{db: db, log: log, now: cfg.Now, sealer: cfg.Sealer, loopback: cfg.AllowHTTPLoopback}
 }
 
 // CreateToken makes an operator token and returns its secret, which is shown
@@ -81,18 +94,15 @@ func (s *Service) CreateToken(ctx context.Context, sc tenants.Scope, spec TokenS
 		ID: hidden.ID, Hash: hidden.Hash, Tenant: sc.Tenant, Name: spec.Name, Scopes: spec.Scopes, Nodes: spec.Nodes,
 		CIDRs: spec.CIDRs, CreatedAt: now, CreatedBy: author(sc), ExpiresAt: spec.ExpiresAt,
 	}
-	ids, cidrs := []string{}, []string{}
-	for _, id := range spec.Nodes.IDs {
-		ids = append(ids, id.String())
-	}
+	cidrs := []string{}
 	for _, c := range spec.CIDRs {
 		cidrs = append(cidrs, c.String())
 	}
-	labels := spec.Nodes.Labels
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels, ids := selectorColumns(spec.Nodes)
 	err = s.db.InTenant(ctx, sc.Tenant, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tokenQuota.room(ctx, tx, sc.Tenant); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, insertToken, tok.Tenant, tok.ID, tok.Name, tok.Hash[:], tok.Scopes.Words(), labels, ids, cidrs, tok.CreatedAt, tok.CreatedBy, tok.ExpiresAt)
 		return err
 	})
@@ -107,12 +117,8 @@ func (spec TokenSpec) check(now time.Time) error {
 	if strings.TrimSpace(spec.Name) == "" || len(spec.Name) > MaxTokenName || inspector.CleanText(spec.Name) != spec.Name {
 		return fault.Bad("name", "want 1 to %d bytes of plain text", MaxTokenName)
 	}
-	var all tenants.Scopes
-	for _, one := range tenants.AllScopes() {
-		all |= one
-	}
-	if spec.Scopes == 0 || spec.Scopes&^all != 0 {
-		return fault.Bad("scopes", "want at least one of %s", all)
+	if err := checkScopes("scopes", spec.Scopes); err != nil {
+		return err
 	}
 	if spec.ExpiresAt != nil && !spec.ExpiresAt.After(now) {
 		return fault.Bad("expires_at", "want a time after the server's %s", now.Format(time.RFC3339))
@@ -125,17 +131,7 @@ func (spec TokenSpec) check(now time.Time) error {
 			return fault.Bad("cidrs", "network %d is not of the form 192.0.2.0/24 or 2001:db8::/32", i)
 		}
 	}
-	if len(spec.Nodes.IDs) > MaxNodeIDs || len(spec.Nodes.Labels) > tenants.MaxNodeLabels {
-		return fault.Bad("nodes", "at most %d ids and %d labels", MaxNodeIDs, tenants.MaxNodeLabels)
-	}
-	for k, v := range spec.Nodes.Labels {
-		_, badKey := inspector.CleanLabel(k)
-		_, badValue := inspector.CleanLabel(v)
-		if k == "" || badKey || badValue {
-			return fault.Bad("nodes", "want label names and values of plain text, at most %d bytes each", inspector.MaxLabelBytes)
-		}
-	}
-	return nil
+	return checkSelector("nodes", spec.Nodes)
 }
 
 // narrower reports whether every node that s selects is certainly selected by
@@ -157,33 +153,11 @@ func narrower(s, limit tenants.Selector) bool {
 // made. limit as in tenants.ClampRows; cursor is empty or the last answer's
 // next, which is empty at the end.
 func (s *Service) ListTokens(ctx context.Context, sc tenants.Scope, cursor string, limit int) (tokens []Token, next string, err error) {
-	if err := sc.Require(tenants.Admin); err != nil {
-		return nil, "", err
-	}
-	rows, _ := tenants.ClampRows(limit)
-	at, id, err := parseCursor(cursor)
-	if err != nil {
-		return nil, "", err
-	}
-	tokens = []Token{}
-	for len(tokens) < rows {
-		page, err := tenantdb.Query(ctx, s.db, sc.Tenant, selectTokens, []any{sc.Tenant, at, id, rows}, scanToken)
-		if err != nil {
-			return nil, "", fmt.Errorf("list operator tokens: %w", err)
-		}
-		for _, t := range page {
-			at, id = &t.CreatedAt, t.ID
-			if narrower(t.Nodes, sc.Nodes) {
-				if tokens = append(tokens, t); len(tokens) == rows {
-					return tokens, formatCursor(t), nil
-				}
-			}
-		}
-		if len(page) < rows {
-			break
-		}
-	}
-	return tokens, "", nil
+	return list(ctx, s, sc, listing[Token]{
+		what: "operator tokens", sql: selectTokens, scan: scanToken,
+		key:  func(t Token) (time.Time, string) { return t.CreatedAt, t.ID },
+		keep: func(t Token) bool { return narrower(t.Nodes, sc.Nodes) },
+	}, cursor, limit)
 }
 
 // RevokeToken withdraws a token; sessions exchanged for it end with it, within

@@ -31,7 +31,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	db := dbtest.New(t)
 	w := &world{now: time.Now().UTC().Truncate(time.Microsecond), acme: addTenant(t, db, "acme"), globex: addTenant(t, db, "globex")}
-	w.Service = New(db, slog.New(slog.DiscardHandler), func() time.Time { return w.now })
+	w.Service = New(db, slog.New(slog.DiscardHandler), Config{Now: func() time.Time { return w.now }})
 	_, w.a = w.make(t, w.acme, TokenSpec{Name: "first", Scopes: tenants.Read})
 	_, w.g = w.make(t, w.globex, TokenSpec{Name: "first", Scopes: tenants.Read})
 	return w
@@ -107,7 +107,7 @@ func TestTokenRoundTrip(t *testing.T) {
 func TestSecretIsNotStored(t *testing.T) {
 	dsn := dbtest.DSN(t)
 	db := dbtest.Open(t, tenantdb.Config{DSN: dsn})
-	s := New(db, slog.New(slog.DiscardHandler), nil)
+	s := New(db, slog.New(slog.DiscardHandler), Config{})
 	secret, _, err := s.CreateToken(t.Context(), addTenant(t, db, "acme"), TokenSpec{Name: "x", Scopes: tenants.Read})
 	if err != nil {
 		t.Fatal(err)
@@ -301,6 +301,9 @@ func TestQueriesFitTheSchema(t *testing.T) {
 	app := dbtest.Connect(t, dbtest.As(t, dsn, "telltale_app"))
 	for i, sql := range []string{
 		insertToken, selectToken, selectTokens, revokeToken, revokeByName, touchTokens, insertSession, selectSession, deleteSession, touchSessions,
+		selectTrust, selectIssuer, selectIssuerByURL, lockIssuer, lockIssuerByURL, selectIssuers, insertIssuer, updateIssuer, deleteIssuer, selectShared, countIssuers,
+		selectMember, lockMember, selectMemberBySubject, lockMemberBySubject, selectMembers, insertMember, updateMember, deleteMember, countMembers,
+		countTokens, lockKind, selectPolicy, upsertPolicy,
 	} {
 		if _, err := app.Prepare(t.Context(), fmt.Sprintf("q%d", i), sql); err != nil {
 			t.Errorf("%v\n%s", err, sql)

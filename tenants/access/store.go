@@ -1,17 +1,12 @@
 package access
 
 import (
-	"encoding/base64"
 	"fmt"
 	"net/netip"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/tenants"
-	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 const (
@@ -23,7 +18,7 @@ const (
 	selectToken = `select ` + tokenColumns + ` from operator_token where tenant_id = $1 and token_id = $2`
 
 	selectTokens = `select ` + tokenColumns + ` from operator_token
-		where tenant_id = $1 and ($2::timestamptz is null or (created_at, token_id) < ($2, $3))
+		where tenant_id = $1 and ($2::timestamptz is null or (created_at, token_id) < ($2, $3::text))
 		order by created_at desc, token_id desc limit $4`
 
 	revokeToken = `update operator_token set revoked_at = $3 where tenant_id = $1 and token_id = $2 and revoked_at is null`
@@ -81,22 +76,4 @@ func scanSession(row pgx.CollectableRow) (s Session, err error) {
 	err = row.Scan((*[16]byte)(&s.Tenant), &s.ID, &hash, &s.TokenID, &s.CreatedAt, &s.LastSeenAt, &s.ExpiresAt)
 	copy(s.Hash[:], hash)
 	return s, err
-}
-
-func formatCursor(t Token) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.CreatedAt.UnixMicro(), 10) + " " + t.ID))
-}
-
-func parseCursor(cursor string) (at *time.Time, id string, err error) {
-	if cursor == "" {
-		return nil, "", nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(cursor)
-	micros, id, ok := strings.Cut(string(raw), " ")
-	n, numErr := strconv.ParseInt(micros, 10, 64)
-	if err != nil || !ok || numErr != nil || len(cursor) > 64 || strings.ContainsRune(id, 0) || n < 0 || n > 1e17 {
-		return nil, "", fault.Bad("cursor", "want the next_cursor of an earlier answer")
-	}
-	t := time.UnixMicro(n).UTC()
-	return &t, id, nil
 }
