@@ -18,16 +18,19 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fleet"
 )
 
-// demo makes the two tenants with fresh tokens, runs their agents, writes the
-// ready file and prints how to go on. It returns when ctx ends.
+// demo makes the two tenants with fresh tokens, runs the identity provider that
+// they trust and their agents, writes the ready file and prints how to go on. It
+// returns when ctx ends or the identity provider does.
 func (a *app) demo(ctx context.Context, d *devRun) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	doc := readyDoc{
 		BaseURL: a.site.Origin(), MgmtURL: "http://" + a.mgmtAddr.String(), GRPCAddr: a.grpcAddr.String(),
 		CAFile: d.caFile, DashboardURL: a.site.Origin() + "/", PostgresDSN: d.dsn,
 	}
 	d.out.step("tenants acme and globex, with fresh tokens")
 	state := loadDevState(d.dir)
-	next := devState{EnrolTokens: map[string][]string{}}
+	next := devState{EnrolTokens: map[string][]string{}, IDPPort: state.IDPPort}
 	for _, slug := range []string{"acme", "globex"} {
 		t, enrolIDs, err := a.devTenant(ctx, slug, state.EnrolTokens[slug])
 		if err != nil {
@@ -35,6 +38,15 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 		}
 		doc.Tenants = append(doc.Tenants, t)
 		next.EnrolTokens[slug] = enrolIDs
+	}
+	idp, err := a.devIDP(ctx, d, state.IDPPort)
+	if err != nil {
+		return err
+	}
+	var idpGone <-chan struct{} // nil: none runs
+	if idp != nil {
+		defer func() { cancel(); <-idp.done }()
+		doc.Issuer, next.IDPPort, idpGone = &idp.issuer, idp.port, idp.done
 	}
 	if err := next.save(d.dir); err != nil {
 		return err
@@ -46,7 +58,7 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 	if err != nil {
 		return err
 	}
-	defer running.wait()
+	defer func() { cancel(); running.wait() }()
 	doc.AgentPIDs = running.pids()
 	if err := a.awaitNodes(ctx, agents); err != nil {
 		return fmt.Errorf("%w; the agents' output is in %s", err, filepath.Join(d.dir, "agents.log"))
@@ -55,8 +67,15 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 		return err
 	}
 	printWelcome(d, doc, agents.privileges(ctx))
-	<-ctx.Done()
-	return nil
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-idpGone:
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("the identity provider ended: %w; its log is %s", idp.err, shown(idp.log))
+	}
 }
 
 // devTenant makes sure a tenant is there and replaces its tokens: two for
@@ -136,6 +155,7 @@ func (a *app) awaitNodes(ctx context.Context, g *agentGroup) error {
 // devState remembers, between runs, what the next one must withdraw.
 type devState struct {
 	EnrolTokens map[string][]string `json:"enrol_tokens"` // slug → ids
+	IDPPort     int                 `json:"idp_port,omitempty"`
 }
 
 func loadDevState(dir string) (s devState) {

@@ -21,6 +21,7 @@ import (
 type devOptions struct {
 	dataDir, readyFile string
 	http, grpc, mgmt   string
+	idp, idpDir        string
 	agents             int
 	noAgent, noIDP     bool
 	postgresBin        string
@@ -35,7 +36,9 @@ func (o *devOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.readyFile, "ready-file", "", "`FILE` to write, as JSON, once everything answers; default: ready.json in --data-dir")
 	fs.IntVar(&o.agents, "agents", 2, "`N` agents: a real one in acme and N-1 simulated ones over both tenants")
 	fs.BoolVar(&o.noAgent, "no-agent", false, "simulated agents only, no probe on this machine")
-	fs.BoolVar(&o.noIDP, "no-idp", false, "start no demo identity provider (this version has none: sign in with an operator token)")
+	fs.StringVar(&o.idp, "idp", "", "loopback `ADDRESS` of the demo identity provider; default: a free port, kept over runs")
+	fs.StringVar(&o.idpDir, "idp-dir", "", "`DIR` of the demo identity provider; default: ../deploy/devidp beside the folder of this binary")
+	fs.BoolVar(&o.noIDP, "no-idp", false, "start no demo identity provider: sign in with an operator token")
 	fs.StringVar(&o.postgresBin, "postgres-bin", "", "`DIR` of the PostgreSQL binaries; default: the newest installed")
 	logFlags(fs, &o.logLevel, &o.logForm)
 }
@@ -44,7 +47,10 @@ const maxDevAgents = 10_000
 
 func (o *devOptions) check() error {
 	var bad []error
-	for _, a := range []struct{ flag, addr string }{{"--http", o.http}, {"--grpc", o.grpc}, {"--mgmt", o.mgmt}} {
+	for _, a := range []struct{ flag, addr string }{{"--http", o.http}, {"--grpc", o.grpc}, {"--mgmt", o.mgmt}, {"--idp", o.idp}} {
+		if a.addr == "" && a.flag == "--idp" {
+			continue
+		}
 		if out, err := routable(a.addr); err != nil {
 			bad = append(bad, fmt.Errorf("%s: %w", a.flag, err))
 		} else if out {
@@ -88,7 +94,10 @@ func dev(ctx context.Context, e env, args []string) error {
 	if o.readyFile == "" {
 		o.readyFile = filepath.Join(dir, "ready.json")
 	}
-	for _, l := range []struct{ flag, addr string }{{"--http", o.http}, {"--grpc", o.grpc}} { // better now than after the database
+	for _, l := range []struct{ flag, addr string }{{"--http", o.http}, {"--grpc", o.grpc}, {"--idp", o.idp}} { // better now than after the database
+		if l.addr == "" || (l.flag == "--idp" && o.noIDP) {
+			continue
+		}
 		probe, err := listen(ctx, l.flag, l.addr)
 		if err != nil {
 			return err
@@ -196,5 +205,8 @@ type progress struct {
 func (p *progress) step(what string) {
 	fmt.Fprintf(p.w, "%5.1fs  %s …\n", time.Since(p.start).Seconds(), what)
 }
+
+// note says something that is no step.
+func (p *progress) note(what string) { fmt.Fprintln(p.w, "        "+what) }
 
 func (p *progress) done() { fmt.Fprintln(p.w, "stopped") }

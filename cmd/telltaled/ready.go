@@ -64,22 +64,32 @@ func shown(path string) string {
 func printWelcome(d *devRun, doc readyDoc, privileges string) {
 	acme := doc.Tenants[0]
 	read, diagnose := acme.OperatorTokens["read"], acme.OperatorTokens["diagnose"]
-	fmt.Fprintf(d.out.w, `%5.1fs  ready
-
-  Dashboard        %s   (tenant acme, a token below)
-  Token            %s   (telltale:read and telltale:diagnose: looks, and starts tasks on nodes)
+	fmt.Fprintf(d.out.w, "%5.1fs  ready\n\n", time.Since(d.out.start).Seconds())
+	if doc.Issuer != nil {
+		fmt.Fprintf(d.out.w, `  Dashboard        %s   (tenant acme: sign in, or with a token below)
+  MCP client       claude mcp add --transport http telltale %s
+                   then sign in: in Claude Code with /mcp, elsewhere when the client asks
+  Sign in as       alice (acme, on call), bob (acme, only looks), carol (globex, on call),
+                   dana (administers both), erin (may do nothing); the password is the name
+  Issuer           %s   (the demo identity provider of both tenants)
+  Shell            bin/telltale login --url %s
+`, doc.DashboardURL, acme.MCPURL, *doc.Issuer, acme.MCPURL)
+	} else {
+		fmt.Fprintf(d.out.w, `  Dashboard        %s   (tenant acme, a token below)
+  MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
+`, doc.DashboardURL, acme.MCPURL, diagnose)
+	}
+	fmt.Fprintf(d.out.w, `  Token            %s   (telltale:read and telltale:diagnose: looks, and starts tasks on nodes)
   Token            %s   (telltale:read: only looks)
-  Shell            export TELLTALE_URL=%s
+  Shell%s       export TELLTALE_URL=%s
                    export TELLTALE_TOKEN=%s
                    bin/telltale call metrics_summary '{"module":"network"}'
                    bin/telltale call profile_on_cpu '{"selector":{"environment":"dev"},"cgroup":"/"}'
-  MCP client       claude mcp add --transport http telltale %s --header "Authorization: Bearer %s"
   Administration   export TELLTALE_DATABASE='%s'
                    bin/telltaled tenant list
   All of this      %s   (addresses, CA file, a token of every kind; new tokens at each start)
   Log              %s
 %s
 Press Ctrl-C to stop everything.
-`, time.Since(d.out.start).Seconds(), doc.DashboardURL, diagnose, read, acme.MCPURL, diagnose,
-		acme.MCPURL, diagnose, d.dsn, shown(d.o.readyFile), shown(d.logFile.Name()), privileges)
+`, diagnose, read, pick(doc.Issuer != nil, " (or)", "     "), acme.MCPURL, diagnose, d.dsn, shown(d.o.readyFile), shown(d.logFile.Name()), privileges)
 }
