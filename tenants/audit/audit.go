@@ -49,3 +49,48 @@ type Entry struct {
 	// same principal within a minute. 0 reads as 1.
 	Count int
 }
+
+// Row is one line of the audit as a list shows it.
+type Row struct {
+	ID         string    `json:"id"`
+	At         time.Time `json:"at"`
+	Principal  Caller    `json:"principal"`
+	Surface    string    `json:"surface"`
+	Action     string    `json:"action"`
+	Arguments  string    `json:"arguments,omitempty"` // redacted; untrusted text
+	Outcome    Outcome   `json:"outcome"`
+	Reason     string    `json:"reason,omitempty"`
+	Bytes      int64     `json:"bytes"`
+	DurationMS float64   `json:"duration_ms"`
+	Reference  string    `json:"reference_id,omitempty"`
+	From       string    `json:"from,omitempty"`
+	Count      int       `json:"count"` // how many alike it stands for
+	Seal       int64     `json:"seal"`  // of the tenant's chain; 0: not sealed yet, which takes some seconds
+}
+
+// Caller is the principal of a Row.
+type Caller struct {
+	Kind   tenants.PrincipalKind `json:"kind"`
+	ID     string                `json:"id"`
+	Name   string                `json:"name,omitempty"`
+	Client string                `json:"client,omitempty"`
+}
+
+// Query filters a list; zero fields do not filter. Since and Until bound the
+// time: Since <= at < Until.
+type Query struct {
+	Principal    string // id
+	Action       string
+	Outcome      Outcome
+	Since, Until time.Time
+	Reference    string
+	Cursor       string
+	Limit        int
+}
+
+// Page is one page of the audit, the youngest first.
+type Page struct {
+	Entries   []Row              `json:"entries"` // never null
+	Truncated *tenants.Truncated `json:"truncated,omitempty"`
+	Notes     []string           `json:"notes,omitempty"`
+}
