@@ -36,6 +36,19 @@ const (
 	Network     Class = "network"      // used from a network outside its list
 	Suspended   Class = "suspended"    // the tenant is suspended
 	CSRF        Class = "csrf"         // a session's write without its CSRF token
+
+	IssuerUnknown Class = "issuer"    // an access token of an issuer that the tenant does not trust
+	Signature     Class = "signature" // no key of the issuer fits
+	Algorithm     Class = "algorithm" // signed in a way that is not accepted
+	Type          Class = "type"      // no access token of an accepted type, for example an ID token
+	Audience      Class = "audience"  // made for another resource
+	TenantClaim   Class = "tenant"    // without the claim that ties it to this tenant
+	NotYet        Class = "not_yet"   // its time has not come
+	Inactive      Class = "inactive"  // the issuer says that it is not, or no longer, good
+	Bound         Class = "cnf"       // bound to a key whose possession is not verified here
+	Claims        Class = "claims"    // a needed claim is missing, doubled or of a wrong form
+	NoRole        Class = "no_role"   // good, but its holder has no role in this tenant
+	NoScope       Class = "no_scope"  // good, but it holds none of the scopes that its holder's role has
 )
 
 var classes = map[Class]struct {
@@ -54,11 +67,31 @@ var classes = map[Class]struct {
 	Network:     {http.StatusUnauthorized, "network: the credential is not accepted from this address", "call from a network that the token is made for"},
 	Suspended:   {http.StatusForbidden, "the tenant is suspended", "ask the operator of this server"},
 	CSRF:        {http.StatusForbidden, "csrf: a write with a session needs the session's CSRF token", "send the CSRF token of the session in the header " + CSRFHeader},
+
+	IssuerUnknown: {http.StatusUnauthorized, "issuer: the token's issuer is not trusted by this tenant", "sign in at the identity provider that the resource metadata names"},
+	Signature:     {http.StatusUnauthorized, "signature: no key of the issuer fits the token's signature", "get a new token; if it stays, run the issuer's test"},
+	Algorithm:     {http.StatusUnauthorized, "algorithm: the token is signed in a way that is not accepted", "let the identity provider sign access tokens with an asymmetric algorithm such as RS256 or ES256"},
+	Type:          {http.StatusUnauthorized, "type: this is no access token of an accepted type", "send the access token and not the ID token; if the provider marks access tokens otherwise, set the issuer's accepted types"},
+	Audience:      {http.StatusUnauthorized, "audience: the token is made for another resource", "ask for a token with this tenant's MCP URL as its resource parameter"},
+	TenantClaim:   {http.StatusUnauthorized, "tenant: the token lacks the claim that ties it to this tenant", "sign in with an account of this tenant"},
+	NotYet:        {http.StatusUnauthorized, "not yet: the token's time has not come", "compare the clocks of the identity provider and of this server"},
+	Inactive:      {http.StatusUnauthorized, "inactive: the issuer does not, or no longer, vouch for the token", "sign in again"},
+	Bound:         {http.StatusUnauthorized, "cnf: the token is bound to a key, which is not supported here", "let the identity provider issue plain bearer tokens for this resource"},
+	Claims:        {http.StatusUnauthorized, "claims: a needed claim is missing, doubled or malformed", "let the identity provider issue tokens with iss, sub, aud and exp"},
+	NoRole:        {http.StatusForbidden, "no role: the token is good, but its holder has no role in this tenant", "ask an administrator of this tenant for a role or a membership"},
+	NoScope:       {http.StatusForbidden, "no scope: the token holds none of the scopes that its holder may have", "ask the identity provider for the scopes that the challenge names"},
 }
 
-// Failure is a refused credential. Its text never holds the credential.
+// Failure is a refused credential. Nothing in it holds the credential. All
+// but the class may be empty, and is for administrators of the tenant only.
 type Failure struct {
-	Class Class
+	Class    Class
+	Issuer   string // as the token named it, cleaned
+	Expected string // what the failed check wants
+	Received string // what it found, cleaned and cut
+
+	Principal  tenants.Principal // of a token that proved good but may do nothing
+	Obtainable tenants.Scopes    // with NoScope: what another token could hold
 }
 
 func failed(c Class) *Failure { return &Failure{Class: c} }

@@ -23,7 +23,8 @@ type CacheStats struct {
 // live in a room of their own, so that guessing cannot push out what is real.
 // Concurrent look-ups of one key share one fetch. Safe for concurrent use.
 type cache[V any] struct {
-	ttl time.Duration
+	ttl     time.Duration // of answers
+	noneTTL time.Duration // of answers that there is nothing, at most ttl
 
 	mu           sync.Mutex
 	known, none  room[V]
@@ -41,8 +42,9 @@ type flight[V any] struct {
 func newCache[V any](ttl time.Duration, max int) *cache[V] {
 	return &cache[V]{
 		ttl:     ttl,
-		known:   room[V]{max: max, at: map[string]*list.Element{}},
-		none:    room[V]{max: max, at: map[string]*list.Element{}},
+		noneTTL: ttl,
+		known:   newRoom[V](max),
+		none:    newRoom[V](max),
 		flights: map[string]*flight[V]{},
 	}
 }
@@ -62,7 +64,7 @@ func (c *cache[V]) load(ctx context.Context, key string, maxAge time.Duration, f
 		c.mu.Unlock()
 		return e.val, true, nil
 	}
-	if e := c.none.get(key); e != nil && now.Sub(e.since) < maxAge {
+	if e := c.none.get(key); e != nil && now.Sub(e.since) < min(maxAge, c.noneTTL) {
 		c.hits++
 		c.mu.Unlock()
 		return e.val, false, nil
@@ -144,6 +146,8 @@ type entry[V any] struct {
 	val   V
 	since time.Time
 }
+
+func newRoom[V any](max int) room[V] { return room[V]{max: max, at: map[string]*list.Element{}} }
 
 func (r *room[V]) get(key string) *entry[V] {
 	el, ok := r.at[key]

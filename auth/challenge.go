@@ -11,29 +11,34 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// Issuers lists the URLs of the identity providers whose tokens a tenant
-// accepts.
-type Issuers interface {
-	Issuers(ctx context.Context, t tenants.TenantID) ([]string, error)
-}
-
-// firstScope is what the first challenge asks for: enough to look around.
+// firstScope is what the first challenge asks for unless the tenant's policy
+// says otherwise: enough to look around.
 const firstScope = tenants.Read
 
 // Challenger writes the answers to refused credentials: status,
 // WWW-Authenticate (RFC 6750, RFC 9728), reference id and problem document
-// (RFC 9457). One log line a refusal; never a credential.
+// (RFC 9457). One log line a refusal, one Attempt to the Recorder; never a
+// credential in either.
 type Challenger struct {
-	site    *Site
-	tenants TenantLookup
-	issuers Issuers
-	log     *slog.Logger
+	site     *Site
+	tenants  TenantLookup
+	trusts   Trusts
+	log      *slog.Logger
+	attempts *attempts
 }
 
-// NewChallenger makes a Challenger. issuers may be nil: then no tenant has one,
-// and challenges carry no metadata link, which would lead a client nowhere.
-func NewChallenger(site *Site, lookup TenantLookup, issuers Issuers, log *slog.Logger) *Challenger {
-	return &Challenger{site: site, tenants: lookup, issuers: issuers, log: log}
+// NewChallenger makes a Challenger that reports to nobody; see Reporting.
+// trusts may be nil: then no tenant has an issuer, and challenges carry no
+// metadata link, which would lead a client nowhere.
+func NewChallenger(site *Site, lookup TenantLookup, trusts Trusts, log *slog.Logger) *Challenger {
+	return &Challenger{site: site, tenants: lookup, trusts: trusts, log: log}
+}
+
+// Reporting returns a Challenger that reports what happens at the door to rec.
+func (c *Challenger) Reporting(rec Recorder) *Challenger {
+	d := *c
+	d.attempts = newAttempts(c.site, c.tenants, rec)
+	return &d
 }
 
 // Refuse answers any error of a verification: a *Failure with its status and
@@ -51,31 +56,49 @@ func (c *Challenger) Refuse(w http.ResponseWriter, r *http.Request, slug string,
 		writeFault(w, err)
 		return
 	}
-	c.log.Info("credential refused", "reference", ref, "tenant", known(slug), "class", f.Class, "from", c.site.ClientAddr(r))
-	if f.Status() == http.StatusUnauthorized {
-		parts := c.link(r.Context(), slug)
+	c.log.Info("credential refused", "reference", ref, "tenant", known(slug), "class", f.Class, "issuer", f.Issuer, "from", c.site.ClientAddr(r))
+	c.attempts.refused(r, slug, ref, f)
+	link, first := c.invitation(r.Context(), slug)
+	switch {
+	case f.Status() == http.StatusUnauthorized:
+		parts := link
 		if f.Class != NoToken {
 			parts = append(parts, param("error", "invalid_token"), param("error_description", f.Description()))
 		}
-		challenge(w, append(parts, param("scope", firstScope.String())))
+		challenge(w, append(parts, param("scope", first.String())))
+	case f.Class == NoScope:
+		if first &= f.Obtainable; first == 0 {
+			first = f.Obtainable
+		}
+		challenge(w, append([]string{param("error", "insufficient_scope"), param("scope", first.String())}, link...))
 	}
 	problem(w, f.Status(), fault.Of(f))
 }
 
-// InsufficientScope answers 403 to a verified caller that lacks a scope it
-// could obtain. The scope to ask for is what it holds and what is needed, so
-// that stepping up never loses anything.
+// InsufficientScope answers 403 to a verified caller that lacks a scope. If it
+// could obtain it, the challenge asks for what it holds and what is needed, so
+// that stepping up never loses anything. If it could not, there is no
+// challenge: a client would step up for ever.
 func (c *Challenger) InsufficientScope(w http.ResponseWriter, r *http.Request, s tenants.Scope, need tenants.Scopes) {
 	ref := Reference(w)
 	w.Header().Set("Cache-Control", "no-store")
 	c.log.Info("scope missing", "reference", ref, "tenant", s.Slug, "principal", s.Principal.ID, "kind", s.Principal.Kind, "granted", s.Granted.String(), "needed", need.String())
-	parts := append([]string{param("error", "insufficient_scope"), param("scope", (s.Granted | need).String())}, c.link(r.Context(), s.Slug)...)
-	challenge(w, parts)
+	c.attempts.lacking(r, ref, s, need)
 	err := s.Require(need)
 	if err == nil { // the caller holds it: the route asked for nothing, which fails closed
 		err = fault.New(fault.Denied, "insufficient_scope", "this needs another scope")
 	}
-	problem(w, http.StatusForbidden, fault.Of(err))
+	f := fault.Of(err)
+	if s.CanObtain(need) {
+		link, _ := c.invitation(r.Context(), s.Slug)
+		challenge(w, append([]string{param("error", "insufficient_scope"), param("scope", (s.Granted | need).String())}, link...))
+		if s.Principal.Kind == tenants.OAuthPrincipal {
+			f = f.Do("ask the identity provider for a token with the scopes that the challenge names")
+		}
+	} else if s.Principal.Kind == tenants.OAuthPrincipal {
+		f = f.Do("no token can give this: ask a tenant administrator for a role with that scope")
+	}
+	problem(w, http.StatusForbidden, f)
 }
 
 // known keeps what a stranger wrote into the path out of the log.
@@ -86,23 +109,39 @@ func known(slug string) string {
 	return slug
 }
 
-// link is the metadata parameter, for a tenant that has an issuer.
-func (c *Challenger) link(ctx context.Context, slug string) []string {
-	if urls, err := issuersOf(ctx, c.tenants, c.issuers, slug); err != nil || len(urls) == 0 {
-		return nil
+// invitation is the metadata parameter, for a tenant that has an issuer, and
+// the scopes that the first challenge asks for. A tenant that does not exist is
+// answered like one that has issuers and keeps the default policy.
+func (c *Challenger) invitation(ctx context.Context, slug string) (link []string, first tenants.Scopes) {
+	if c.trusts == nil || tenants.CheckSlug(slug) != nil {
+		return nil, firstScope
 	}
-	return []string{param("resource_metadata", c.site.Metadata(slug))}
+	link = []string{param("resource_metadata", c.site.Metadata(slug))}
+	trust, err := trustOf(ctx, c.tenants, c.trusts, slug)
+	if err != nil { // unknown, or not known now: the metadata tells
+		return link, firstScope
+	}
+	if len(trust.Issuers) == 0 {
+		link = nil
+	}
+	if first = trust.Policy.FirstScopes; trust.Policy.Scopes != 0 {
+		first &= trust.Policy.Scopes.Effective()
+	}
+	if first == 0 {
+		first = firstScope
+	}
+	return link, first
 }
 
-func issuersOf(ctx context.Context, lookup TenantLookup, issuers Issuers, slug string) ([]string, error) {
-	if issuers == nil || tenants.CheckSlug(slug) != nil {
-		return nil, nil
+func trustOf(ctx context.Context, lookup TenantLookup, trusts Trusts, slug string) (tenants.Trust, error) {
+	if trusts == nil {
+		return tenants.Trust{}, nil
 	}
 	t, err := lookup.TenantBySlug(ctx, slug)
 	if err != nil {
-		return nil, err
+		return tenants.Trust{}, err
 	}
-	return issuers.Issuers(ctx, t.ID)
+	return trusts.Trust(ctx, t.ID)
 }
 
 func challenge(w http.ResponseWriter, params []string) {

@@ -26,7 +26,8 @@ type memory struct {
 	sessions map[string]tenants.BrowserSession
 	cas      map[tenants.TenantID][]tenants.CARecord
 	nodes    map[tenants.NodeID]tenants.NodeIdentity
-	issuers  map[tenants.TenantID][]string
+	trusts   map[tenants.TenantID]tenants.Trust
+	members  map[string]tenants.Member
 	used     map[string]time.Time
 	reads    int
 	down     bool
@@ -42,7 +43,7 @@ func newMemory() *memory {
 	return &memory{
 		tenants: map[string]tenants.Tenant{"acme": acme, "globex": globex}, tokens: map[string]tenants.OperatorToken{},
 		sessions: map[string]tenants.BrowserSession{}, cas: map[tenants.TenantID][]tenants.CARecord{},
-		nodes: map[tenants.NodeID]tenants.NodeIdentity{}, issuers: map[tenants.TenantID][]string{}, used: map[string]time.Time{},
+		nodes: map[tenants.NodeID]tenants.NodeIdentity{}, trusts: map[tenants.TenantID]tenants.Trust{}, members: map[string]tenants.Member{}, used: map[string]time.Time{},
 	}
 }
 
@@ -125,10 +126,16 @@ func (m *memory) NodeIdentity(_ context.Context, t tenants.TenantID, n tenants.N
 	return id, err
 }
 
-func (m *memory) Issuers(_ context.Context, t tenants.TenantID) ([]string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.issuers[t], nil
+func (m *memory) Trust(_ context.Context, t tenants.TenantID) (tenants.Trust, error) {
+	trust, err := find(m, m.trusts, t)
+	if fault.Is(err, fault.NotFound) {
+		return tenants.Trust{}, nil
+	}
+	return trust, err
+}
+
+func (m *memory) Member(_ context.Context, t tenants.TenantID, issuer, subject string) (tenants.Member, error) {
+	return find(m, m.members, t.String()+issuer+subject)
 }
 
 func (m *memory) TouchTokens(_ context.Context, _ tenants.TenantID, uses map[string]time.Time) error {

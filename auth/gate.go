@@ -65,6 +65,7 @@ func (g *Gate) guard(next http.Handler, cookies bool) http.Handler {
 			g.challenger.Refuse(w, r, slug, err)
 			return
 		}
+		g.challenger.attempts.accepted(r, scope)
 		next.ServeHTTP(w, r.WithContext(WithScope(r.Context(), scope)))
 	})
 }

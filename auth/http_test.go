@@ -22,7 +22,7 @@ func TestChallenges(t *testing.T) {
 	const link = `resource_metadata="https://telltale.example.org/.well-known/oauth-protected-resource/t/acme/mcp"`
 	for _, issuer := range []bool{false, true} {
 		if issuer {
-			r.issuers[acme.ID] = []string{"https://id.example.org"}
+			r.trusts[acme.ID] = tenants.Trust{Issuers: []tenants.Issuer{{URL: "https://id.example.org"}}}
 		}
 		with := func(rest string) string {
 			if issuer {
@@ -38,7 +38,7 @@ func TestChallenges(t *testing.T) {
 		}{
 			{"none", "/t/acme/mcp", nil, 401, with(`scope="telltale:read"`)},
 			{"none at REST", "/t/acme/api/v1/nodes", nil, 401, with(`scope="telltale:read"`)},
-			{"none, unknown tenant", "/t/nope/mcp", nil, 401, `Bearer scope="telltale:read"`},
+			{"none, unknown tenant", "/t/nope/mcp", nil, 401, "Bearer " + strings.Replace(link, "acme", "nope", 1) + `, scope="telltale:read"`},
 			{"only in the query", "/t/acme/mcp?access_token=" + good, nil, 401, with(`scope="telltale:read"`)},
 			{"another scheme", "/t/acme/mcp", []string{"Authorization", "Basic YTpi"}, 401, with(`scope="telltale:read"`)},
 			{"nonsense", "/t/acme/mcp", []string{"Authorization", "Bearer x"}, 401,
@@ -79,9 +79,11 @@ func TestChallenges(t *testing.T) {
 	}
 }
 
-// An unknown tenant answers exactly as a known one, with and without a token.
+// An unknown tenant answers exactly as a known one that has an issuer, with and
+// without a token, but for its own slug in the link.
 func TestUnknownTenantAnswersAlike(t *testing.T) {
 	r := newRig(t, SiteConfig{})
+	r.trusts[acme.ID] = tenants.Trust{Issuers: []tenants.Issuer{{URL: "https://id.example.org"}}}
 	theirs, _ := r.mint(globex, nil)
 	stranger, _ := tenants.MintSecret(tenants.OperatorSecret)
 	for _, path := range []string{"/mcp", "/api/v1/nodes", "/session"} {
@@ -95,6 +97,10 @@ func TestUnknownTenantAnswersAlike(t *testing.T) {
 				ref := w.Header().Get(ReferenceHeader)
 				w.Header().Del(ReferenceHeader)
 				w.Body = bytes.NewBuffer(bytes.ReplaceAll(w.Body.Bytes(), []byte(ref), nil))
+			}
+			was := unknown.Header().Get("WWW-Authenticate")
+			if unknown.Header().Set("WWW-Authenticate", strings.Replace(was, "/t/nope/", "/t/acme/", 1)); !strings.Contains(was, "/t/nope/mcp") {
+				t.Errorf("%s: an unknown tenant has no link: %s", path, was)
 			}
 			if known.Code != unknown.Code || !cmp.Equal(known.Header(), unknown.Header()) || known.Body.String() != unknown.Body.String() {
 				t.Errorf("%s with %.8q: %d %v %s\nagainst %d %v %s", path, bearer, known.Code, known.Header(), known.Body, unknown.Code, unknown.Header(), unknown.Body)
@@ -147,7 +153,7 @@ func TestMetadata(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
-	r.issuers[acme.ID] = []string{"https://id.example.org"}
+	r.trusts[acme.ID] = tenants.Trust{Issuers: []tenants.Issuer{{URL: "https://id.example.org"}}}
 	want = `{"resource":"https://telltale.example.org/t/acme/mcp","authorization_servers":["https://id.example.org"],` + tail
 	if code, body := get("/.well-known/oauth-protected-resource/t/acme/mcp"); code != 200 || body != want {
 		t.Errorf("with an issuer: %d %s", code, body)

@@ -3,6 +3,7 @@ package auth
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/telltale-dev/telltale/tenants"
@@ -17,18 +18,28 @@ const wellKnown = "/.well-known/oauth-protected-resource"
 //	/.well-known/oauth-protected-resource/t/{tenant}/mcp
 //	/t/{tenant}/mcp/.well-known/oauth-protected-resource
 //
-// Any other path, the root form among them, and an unknown tenant answer 404:
-// no client is ever given the document of another resource. The document holds
-// nothing secret and may be read from any web origin.
+// with or without a slash at the end. Any other path and an unknown tenant
+// answer 404: no client is ever given the document of another resource. The
+// root form answers 404 too, or with the sole tenant's document where the
+// SiteConfig names one. The document holds nothing secret and may be read from
+// any web origin.
 type Metadata struct {
-	site    *Site
-	tenants TenantLookup
-	issuers Issuers
+	site     *Site
+	tenants  TenantLookup
+	trusts   Trusts
+	attempts *attempts
 }
 
-// NewMetadata makes the handler; issuers may be nil, as for NewChallenger.
-func NewMetadata(site *Site, lookup TenantLookup, issuers Issuers) *Metadata {
-	return &Metadata{site: site, tenants: lookup, issuers: issuers}
+// NewMetadata makes the handler; trusts may be nil, as for NewChallenger.
+func NewMetadata(site *Site, lookup TenantLookup, trusts Trusts) *Metadata {
+	return &Metadata{site: site, tenants: lookup, trusts: trusts}
+}
+
+// Reporting returns a handler that reports each reading to rec.
+func (m *Metadata) Reporting(rec Recorder) *Metadata {
+	d := *m
+	d.attempts = newAttempts(m.site, m.tenants, rec)
+	return &d
 }
 
 type resource struct {
@@ -37,13 +48,15 @@ type resource struct {
 	Scopes   []string `json:"scopes_supported"`
 	Methods  []string `json:"bearer_methods_supported"`
 	Name     string   `json:"resource_name"`
+	Docs     string   `json:"resource_documentation,omitempty"`
 }
 
 // ServeHTTP reads the tenant from the path itself and depends on no router.
 func (m *Metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
-	slug, ok := metadataSlug(r.URL.Path)
+	h.Set("Cache-Control", "no-store") // of everything but the document
+	slug, ok := m.slug(r.URL.Path)
 	if !ok {
 		problem(w, http.StatusNotFound, fault.New(fault.NotFound, "unknown_resource", "no protected resource here").Do("ask for the metadata of /t/TENANT/mcp"))
 		return
@@ -65,22 +78,35 @@ func (m *Metadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeFault(w, err)
 		return
 	}
-	servers, err := issuersOf(r.Context(), m.tenants, m.issuers, slug)
+	trust, err := trustOf(r.Context(), m.tenants, m.trusts, slug)
 	if err != nil {
 		writeFault(w, err)
 		return
 	}
-	doc := resource{Resource: m.site.MCP(slug), Servers: servers, Scopes: []string{}, Methods: []string{"header"}, Name: "Telltale: " + t.Name}
-	for _, s := range tenants.AllScopes() {
-		doc.Scopes = append(doc.Scopes, s.Words()...)
+	doc := resource{
+		Resource: m.site.MCP(slug), Scopes: tenants.EveryScope.Words(), Methods: []string{"header"},
+		Name: "Telltale: " + t.Name, Docs: m.site.docs,
 	}
+	if trust.Policy.Scopes != 0 {
+		doc.Scopes = trust.Policy.Scopes.Effective().Words()
+	}
+	for _, i := range trust.Issuers {
+		if !slices.Contains(doc.Servers, i.URL) {
+			doc.Servers = append(doc.Servers, i.URL)
+		}
+	}
+	m.attempts.fetched(r, t)
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "public, max-age=60")
 	_ = json.NewEncoder(w).Encode(doc) // the client is gone if this fails
 }
 
-// metadataSlug takes the tenant from one of the two forms.
-func metadataSlug(path string) (slug string, ok bool) {
+// slug takes the tenant from one of the forms.
+func (m *Metadata) slug(path string) (slug string, ok bool) {
+	path = strings.TrimSuffix(path, "/")
+	if path == wellKnown {
+		return m.site.sole, m.site.sole != ""
+	}
 	rest, ok := strings.CutPrefix(path, wellKnown+"/t/")
 	if ok {
 		slug, ok = strings.CutSuffix(rest, "/mcp")

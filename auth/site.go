@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/telltale-dev/telltale/tenants"
 )
 
 // SiteConfig says how the outside reaches this server.
@@ -29,6 +31,12 @@ type SiteConfig struct {
 	// TrustUnix believes it of peers on a unix socket.
 	TrustedProxies []netip.Prefix
 	TrustUnix      bool
+	// SoleTenant is the slug whose metadata the root well-known answers with,
+	// on a server for one tenant; empty: the root answers 404.
+	SoleTenant string
+	// Documentation is the page that the metadata names for people who connect;
+	// empty: none.
+	Documentation string
 }
 
 // Site knows the server's public face. It is immutable.
@@ -41,6 +49,8 @@ type Site struct {
 	origins  []string
 	proxies  []netip.Prefix
 	unix     bool
+	sole     string
+	docs     string
 }
 
 // NewSite checks the configuration and reports all its mistakes together.
@@ -52,11 +62,18 @@ func NewSite(cfg SiteConfig) (*Site, error) {
 	s := &Site{
 		origin: strings.ToLower(u.Scheme + "://" + u.Host), secure: u.Scheme == "https", loopback: isLoopback(u.Hostname()), port: u.Port(),
 		hosts: []string{strings.ToLower(u.Host)}, proxies: cfg.TrustedProxies, unix: cfg.TrustUnix,
+		sole: cfg.SoleTenant, docs: cfg.Documentation,
 	}
 	s.origins = []string{s.origin}
 	var errs []error
 	if !s.secure && !s.loopback {
 		errs = append(errs, fmt.Errorf("public URL %q: plain http is for loopback only; put TLS in front and name its https URL", cfg.PublicURL))
+	}
+	if s.sole != "" && tenants.CheckSlug(s.sole) != nil {
+		errs = append(errs, fmt.Errorf("sole tenant %q: want a tenant's slug", s.sole))
+	}
+	if du, err := url.Parse(s.docs); s.docs != "" && (err != nil || du.Host == "" || du.Scheme != "https" && du.Scheme != "http") {
+		errs = append(errs, fmt.Errorf("documentation %q: want an absolute URL", s.docs))
 	}
 	for _, h := range cfg.AllowedHosts {
 		if h == "" || strings.ContainsAny(h, "*/ ,") {

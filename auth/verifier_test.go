@@ -81,7 +81,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	sc, err := r.verifier.Verify(t.Context(), "acme", good, anywhere)
-	want := tenants.Scope{Tenant: acme.ID, Slug: "acme", Granted: tenants.Read | tenants.Act, Nodes: sel,
+	want := tenants.Scope{Tenant: acme.ID, Slug: "acme", Granted: tenants.Read | tenants.Act, Obtainable: tenants.EveryScope, Nodes: sel,
 		Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: goodID, Name: "tok"}}
 	if diff := cmp.Diff(want, sc); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
