@@ -29,7 +29,7 @@ func TestBothEras(t *testing.T) {
 				t.Errorf("capabilities %s (%v)", raw, err)
 			}
 			tools, err := s.ListTools(t.Context(), nil)
-			if err != nil || len(tools.Tools) != 5 {
+			if err != nil || len(tools.Tools) != 7 {
 				t.Fatalf("%v, %d tools", err, len(tools.Tools))
 			}
 			if version == modernVersion && (tools.CacheScope != "private" || tools.TTLMs != 0) {

@@ -48,7 +48,7 @@ func diagnoseTasks(s Services) []Tool {
 		for _, k := range c.Tasks {
 			if k.Scope == inspector.ScopeDiagnose {
 				out = append(out, Tool{
-					Name: k.Name, Title: k.Title, Description: taskWords(k), Set: diagnoseSet, Scope: tenants.Diagnose, Gated: true,
+					Name: k.Name, Title: k.Title, Description: taskWords(k), Set: diagnoseSet, Component: c.Name, Scope: tenants.Diagnose, Gated: true,
 					Args: taskArgs(s.Registry, k), Deadline: taskWait, Output: taskAnswer{},
 					Run: func(ctx context.Context, c Call) (Answer, error) { return startTask(ctx, s, k, c) },
 				})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/events"
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // news is what happened since the stream was last told.
@@ -35,6 +36,8 @@ func (n *news) clear() {
 type feed struct {
 	h       *Handler
 	c       caller
+	tools   bool // the list of tools is watched, too
+	marked  bool // listMark is there
 	uris    []string
 	changes <-chan events.Change
 	hints   map[string]<-chan struct{} // by the URI of a task
@@ -87,6 +90,9 @@ func (f *feed) run(ctx context.Context, stop <-chan struct{}) {
 	newest := f.newest(ctx)
 	pace := time.NewTicker(h.cfg.ListenPace)
 	defer pace.Stop()
+	look := time.NewTicker(h.cfg.ListenLook)
+	defer look.Stop()
+	list := h.allowedNames(c)
 	idle := true // nothing was told since the last tick: the next change is told at once
 	tell := func() {
 		if pending.empty() {
@@ -120,6 +126,8 @@ func (f *feed) run(ctx context.Context, stop <-chan struct{}) {
 			}
 		case uri := <-moved:
 			pending.tickets[uri] = true
+		case <-look.C:
+			list = f.tellList(ctx, list)
 		case <-pace.C:
 			idle = true
 		}
@@ -127,6 +135,30 @@ func (f *feed) run(ctx context.Context, stop <-chan struct{}) {
 			tell()
 		}
 	}
+}
+
+// tellList tells the stream when the caller's list of tools is another one
+// than it was, and returns what it is now.
+func (f *feed) tellList(ctx context.Context, was string) string {
+	if !f.tools {
+		return was
+	}
+	work, cancel := context.WithTimeout(ctx, shortTask)
+	defer cancel()
+	c := f.c
+	c.runs = f.h.runs(work, c.scope.Tenant)
+	now := f.h.allowedNames(c)
+	if now == was || work.Err() != nil {
+		return was
+	}
+	if f.marked = !f.marked; f.marked {
+		c.server.AddTool(listMark, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return nil, fault.New(fault.NotFound, "unknown_tool", "no such tool")
+		})
+	} else {
+		c.server.RemoveTools(listMark.Name)
+	}
+	return now
 }
 
 // newest sums up the youngest events that a limited caller sees, so that a gap

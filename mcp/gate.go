@@ -11,19 +11,22 @@ import (
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// maxWaiting is how many calls of one principal may wait for nodes at once. A
-// ticket does not wait, so it never blocks a caller.
-const maxWaiting = 4
+// How many calls may wait for nodes at once, of one principal and of a whole
+// tenant on this replica. A ticket does not wait, so it never blocks a caller.
+const (
+	maxWaiting       = 4
+	maxTenantWaiting = 64
+)
 
-// gate counts the calls that wait for nodes, by principal. The zero value is
-// ready; safe for concurrent use.
+// gate counts the calls that wait for nodes, by principal and by tenant. The
+// zero value is ready; safe for concurrent use.
 type gate struct {
 	mu      sync.Mutex
 	waiting map[principalKey]int
 }
 
 // principalKey tells callers apart: the id of a principal is unique within its
-// kind and tenant only.
+// kind and tenant only. Without kind and id it is the whole tenant.
 type principalKey struct {
 	tenant tenants.TenantID
 	kind   tenants.PrincipalKind
@@ -36,11 +39,20 @@ func keyOf(s tenants.Scope) principalKey {
 
 // enter lets one more call in, or says why not. leave must be called once.
 func (g *gate) enter(s tenants.Scope) (leave func(), err error) {
-	if !g.take(keyOf(s), maxWaiting) {
+	own, whole := keyOf(s), principalKey{tenant: s.Tenant}
+	if !g.take(own, maxWaiting) {
 		return nil, fault.Newf(fault.Exhausted, "too_many_calls", "%d diagnose calls of this principal are waiting already, no more are let in at once", maxWaiting).
 			Do("wait until one has answered, or ask with duration_s above 8: that gives a ticket and waits for nobody")
 	}
-	return func() { g.give(keyOf(s)) }, nil
+	if !g.take(whole, maxTenantWaiting) {
+		g.give(own)
+		return nil, fault.Newf(fault.Exhausted, "too_many_calls", "%d diagnose calls of this tenant are waiting already, no more are let in at once", maxTenantWaiting).
+			Do("wait until some have answered, or ask with duration_s above 8: that gives a ticket and waits for nobody")
+	}
+	return func() {
+		g.give(own)
+		g.give(whole)
+	}, nil
 }
 
 func (g *gate) take(k principalKey, limit int) bool {

@@ -64,6 +64,9 @@ func (h *Handler) guard(t Tool) sdk.ToolHandler {
 // exact and no JSON is ever cut. A tool that starts something is not run
 // again: it says itself how to show less of what it found.
 func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	if c.limit.refused() {
+		return nil, c.limit.fault()
+	}
 	args, err := decodeArgs(t.Name, t.Args, req.Params.Arguments)
 	if err != nil {
 		return nil, err
@@ -78,14 +81,20 @@ func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToo
 	progress, done := h.progress(ctx, req)
 	defer done()
 	budget := args.int(maxBytes.Name, tenants.AnswerBytes)
-	call := Call{Scope: c.scope, Args: args, Now: h.now(), Modern: c.modern, progress: progress}
+	call := Call{Scope: c.scope, Args: args, Now: h.now(), Modern: c.modern, progress: progress, tools: func() []Tool { return h.allowed(c) }}
+	if err := h.started(ctx, t, c, req.Params.Arguments); err != nil {
+		return nil, err
+	}
 	ans, err := t.Run(ctx, call)
 	if err != nil {
 		return nil, err
 	}
 	for range 6 {
 		note(ctx, ans)
-		body, err := encode(ans.Body)
+		body := ans.Raw
+		if body == nil {
+			body, err = encode(ans.Body)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
@@ -172,6 +181,7 @@ func refusal(f *fault.Error, reference string) *sdk.CallToolResult {
 // left out; answers are never logged.
 func (h *Handler) audit(ctx context.Context, t Tool, c caller, raw json.RawMessage, outcome, reason string, size int, took time.Duration) {
 	h.tally.call(outcome)
+	h.ended(t, c, raw, outcome, reason, size, took)
 	level := slog.LevelInfo
 	if outcome == "panic" || outcome == fault.Internal.String() {
 		level = slog.LevelError

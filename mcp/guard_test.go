@@ -26,7 +26,11 @@ func call(t *testing.T, s *sdk.ClientSession, tool, args string) *sdk.CallToolRe
 
 // withTool adds one tool to a running handler; call it before any request.
 func (w *world) withTool(name string, args []Arg, run func(context.Context, Call) (Answer, error)) {
-	w.h.tools = append(w.h.tools, Tool{Name: name, Title: name, Description: "for tests", Set: observeSet, Scope: tenants.Read, Args: args, Secret: []string{"password"}, Run: run})
+	w.add(Tool{Name: name, Title: name, Description: "for tests", Set: observeSet, Scope: tenants.Read, Args: args, Secret: []string{"password"}, Run: run})
+}
+
+func (w *world) add(tool Tool) {
+	w.h.tools, w.h.names = append(w.h.tools, tool), append(w.h.names, tool.Name)
 }
 
 func TestPanicEndsOneRequestOnly(t *testing.T) {

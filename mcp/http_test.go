@@ -219,7 +219,7 @@ func TestMixedEra(t *testing.T) {
 
 func TestStepUp(t *testing.T) {
 	w := start(t, stub{nodes: stubNodes(1)}, nil)
-	w.h.tools = append(w.h.tools, Tool{Name: "restart_it", Title: "Restart", Description: "for tests", Set: "act", Scope: tenants.Act, Writes: true,
+	w.add(Tool{Name: "restart_it", Title: "Restart", Description: "for tests", Set: "act", Scope: tenants.Act, Writes: true,
 		Run: func(context.Context, Call) (Answer, error) { return Answer{Body: map[string]any{}, Text: "done"}, nil }})
 	r := w.post(t, "read", "", toolCall("restart_it", "{}"))
 	if r.status != 403 || w.need != tenants.Act || !strings.Contains(r.header.Get("WWW-Authenticate"), "telltale:read telltale:act") {

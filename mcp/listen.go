@@ -21,13 +21,14 @@ import (
 // that a resource changed: reading it takes a call with its own check.
 
 const (
-	listenMethod  = "subscriptions/listen"
-	ackMethod     = "notifications/subscriptions/acknowledged"
-	maxListenURIs = 50
-	maxListens    = 1024 // streams of this process
-	maxOwnListens = 8    // of one principal
-	listenPace    = time.Second
-	maxChanges    = 64 // events remembered between two looks
+	listenMethod     = "subscriptions/listen"
+	ackMethod        = "notifications/subscriptions/acknowledged"
+	maxListenURIs    = 50
+	maxListens       = 1024 // streams of this process
+	maxTenantListens = 256  // of one tenant
+	maxOwnListens    = 8    // of one principal
+	listenPace       = time.Second
+	maxChanges       = 64 // events remembered between two looks
 )
 
 // listens bounds the streams of updates. The zero value is ready.
@@ -44,13 +45,20 @@ func (l *listens) enter(s tenants.Scope) (stop <-chan struct{}, leave func(), er
 	if l.ended == nil {
 		l.ended = make(chan struct{})
 	}
-	if l.open >= maxListens || !l.take(keyOf(s), maxOwnListens) {
-		return nil, nil, fault.Newf(fault.Exhausted, "too_many_streams", "no more streams of updates: %d a principal, %d in all", maxOwnListens, maxListens).
+	own, whole := keyOf(s), principalKey{tenant: s.Tenant}
+	enough := l.open >= maxListens || !l.take(own, maxOwnListens)
+	if !enough && !l.take(whole, maxTenantListens) {
+		l.give(own)
+		enough = true
+	}
+	if enough {
+		return nil, nil, fault.Newf(fault.Exhausted, "too_many_streams", "no more streams of updates: %d a principal, %d a tenant, %d in all", maxOwnListens, maxTenantListens, maxListens).
 			Do("close one, or subscribe to several resources in one stream")
 	}
 	l.open++
 	return l.ended, func() {
-		l.give(keyOf(s))
+		l.give(own)
+		l.give(whole)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.open--
@@ -75,8 +83,12 @@ func (h *Handler) Close() {
 // listenServer makes the server of one stream, and the channel that is closed
 // when its subscriptions are in force. It holds nothing but what a stream
 // needs: no tools, no resources, no prompts, or a thousand of them would weigh.
-func (h *Handler) listenServer(read bool) (*sdk.Server, <-chan struct{}) {
+func (h *Handler) listenServer(c caller) (*sdk.Server, <-chan struct{}) {
+	read := c.scope.Granted.Has(tenants.Read)
 	caps := &sdk.ServerCapabilities{}
+	if read && h.listChanges() {
+		caps.Tools = &sdk.ToolCapabilities{ListChanged: true}
+	}
 	opts := &sdk.ServerOptions{Capabilities: caps}
 	if read && h.watchable() {
 		caps.Resources = &sdk.ResourceCapabilities{Subscribe: true}
@@ -97,6 +109,14 @@ func (h *Handler) listenServer(read bool) (*sdk.Server, <-chan struct{}) {
 	})
 	return s, acked
 }
+
+// listChanges reports whether a caller's list of tools can change: it follows
+// what the fleet runs.
+func (h *Handler) listChanges() bool { return h.cfg.Services.Running != nil }
+
+// listMark is the one entry of a stream's own server. The SDK tells of a
+// changed list when an entry comes or goes; nobody can list or call it.
+var listMark = &sdk.Tool{Name: "list", InputSchema: map[string]any{"type": "object"}}
 
 // watchable reports whether there are resources that tell of changes.
 func (h *Handler) watchable() bool {
@@ -126,7 +146,8 @@ func (h *Handler) listen(next sdk.MethodHandler) sdk.MethodHandler {
 		params, own := *in.Params, *in
 		params.Notifications = &want
 		own.Params = &params
-		if len(want.ResourceSubscriptions) == 0 || c.acked == nil {
+		want.ToolsListChanged = want.ToolsListChanged && h.listChanges() && c.scope.Granted.Has(tenants.Read)
+		if len(want.ResourceSubscriptions) == 0 && !want.ToolsListChanged || c.acked == nil {
 			return next(ctx, method, &own)
 		}
 		stop, leave, err := h.listens.enter(c.scope)
@@ -136,6 +157,7 @@ func (h *Handler) listen(next sdk.MethodHandler) sdk.MethodHandler {
 		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, h.cfg.ListenFor)
 		f := h.subscribe(c, want.ResourceSubscriptions) // before the acknowledgement: what changes after it is told
+		f.tools = want.ToolsListChanged
 		var fed sync.WaitGroup
 		fed.Go(func() {
 			defer cancel() // a stream that nobody feeds would be silent for ever

@@ -24,6 +24,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -57,12 +58,26 @@ type Config struct {
 	Log        *slog.Logger
 	Version    string // of the server, shown to clients; empty means "dev"
 
+	// What the server offers at most; a caller's URL narrows further and nothing
+	// widens. Check finds typing errors in the names.
+	ToolSets []string // empty: observe, diagnose, jobs and apps
+	ReadOnly bool     // no tool that changes anything, whatever else is set
+	Exclude  []string // tools and whole sets
+
+	Limits    Limits                   // calls a minute; nil: no limit
+	Dashboard func(slug string) string // URL of a tenant's dashboard without a slash at its end, for links; nil: the path alone
+
+	Auditor    Auditor                        // nil: calls are logged and nothing else
+	ClientAddr func(*http.Request) netip.Addr // for the audit; nil: not recorded
+
 	Disabled    bool          // the server offers MCP to nobody
 	StrictEras  bool          // refuse the requests that mixed-era clients send (mcp.tolerate_mixed_era off)
 	Pulse       time.Duration // silence before a comment on an event stream; zero means 20 s
 	ServerCache int           // servers kept; zero means 512
 	ListenFor   time.Duration // longest life of a stream of updates, so that a revoked caller goes; zero means 15 min
 	ListenPace  time.Duration // least time between two updates of a stream; zero means 1 s
+	ListenLook  time.Duration // time between two looks whether a stream's list of tools changed; zero means 3 s
+	BodyWithin  time.Duration // a request's body has arrived by then; zero means 15 s
 	Now         func() time.Time
 
 	// Extra, if set, adds registrations to each server that is made for a
@@ -81,7 +96,8 @@ type Handler struct {
 	cfg     Config
 	log     *slog.Logger
 	now     func() time.Time
-	tools   []Tool
+	tools   []Tool   // what the server's settings leave
+	names   []string // what a URL may exclude
 	prompts []prompt
 	servers *serverCache
 	stream  *sdk.StreamableHTTPHandler
@@ -105,13 +121,24 @@ func New(cfg Config) *Handler {
 	if cfg.ListenPace <= 0 {
 		cfg.ListenPace = listenPace
 	}
+	if cfg.ListenLook <= 0 {
+		cfg.ListenLook = 3 * time.Second
+	}
+	if cfg.BodyWithin <= 0 {
+		cfg.BodyWithin = 15 * time.Second
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Dashboard == nil {
+		cfg.Dashboard = func(slug string) string { return "/t/" + slug + "/ui" }
 	}
 	if cfg.Version == "" {
 		cfg.Version = "dev"
 	}
-	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: toolTable(cfg.Services), servers: newServerCache(cfg.ServerCache)}
+	cfg.Services.dashboard = cfg.Dashboard
+	all := toolTable(cfg.Services)
+	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: cfg.offered(all), names: namesOf(all), servers: newServerCache(cfg.ServerCache)}
 	if cfg.Services.Events != nil && cfg.Services.Tasks != nil {
 		h.prompts = prompts() // they speak of both
 	}
@@ -140,9 +167,13 @@ func (h *Handler) Evicted() uint64 {
 type caller struct {
 	scope     tenants.Scope
 	reference string
+	from      netip.Addr
 	server    *sdk.Server
 	modern    bool            // 2026-07-28: the request's end reaches the tool
 	handles   bool            // the client declared that it understands task handles
+	view      view            // what the URL leaves
+	runs      runs            // what the fleet leaves
+	limit     *limited        // nil: its requests are not counted
 	acked     <-chan struct{} // of a stream of updates: closed when its subscriptions are in force
 }
 
@@ -172,18 +203,26 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Message: "this endpoint keeps no session: send each message with POST"})
 		return
 	}
-	v, err := readView(r.URL.Query(), h.tools)
+	limit := h.take(r.Context(), w.Header(), scope)
+	v, err := readView(r.URL.RawQuery, h.names)
 	if err != nil {
 		f := fault.Of(err)
 		h.refuse(w, nil, refuse(jsonrpc.CodeInvalidRequest, f.Msg+"; "+f.Next))
 		return
 	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(h.cfg.BodyWithin)) // not every writer has deadlines; the listener has its own
 	body, e := readBody(w, r)
 	if e != nil {
 		h.refuse(w, nil, e)
 		return
 	}
 	msg, e := readMessage(body)
+	if limit.refused() && msg.Method != "tools/call" { // a call gets a result that its model can read
+		h.turnedAway(r, scope, reference, msg, limit.fault().Reason)
+		h.refuse(w, msg.ID, limit.wire())
+		return
+	}
 	if e != nil {
 		// A client of the initialize era reads a JSON-RPC error only from 200.
 		if e.Code == jsonrpc.CodeInvalidParams && msg.ID != nil && r.Header.Get(versionHeader) != modernVersion {
@@ -194,11 +233,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if e := refuseVersion(r.Header, msg); e != nil {
 		h.refuse(w, msg.ID, e)
-		return
-	}
-	if need, missing := h.missingScope(scope, v, msg); missing {
-		h.tally.add(&h.tally.refused, "insufficient_scope")
-		h.cfg.Challenger.InsufficientScope(w, r, scope, need)
 		return
 	}
 	req := r.Clone(r.Context())
@@ -214,16 +248,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, msg.ID, e)
 		return
 	}
-	c := caller{scope: scope, reference: reference, modern: modern, handles: modern && msg.Handles}
+	running := h.runs(r.Context(), scope.Tenant)
+	if need, missing := h.missingScope(scope, v, running, msg); missing {
+		h.tally.add(&h.tally.refused, "insufficient_scope")
+		h.turnedAway(r, scope, reference, msg, "insufficient_scope")
+		h.cfg.Challenger.InsufficientScope(w, r, scope, need)
+		return
+	}
+	c := caller{scope: scope, reference: reference, from: h.from(r), modern: modern, handles: modern && msg.Handles, limit: limit, view: v, runs: running}
 	if modern && msg.Method == listenMethod {
-		c.server, c.acked = h.listenServer(scope.Granted.Has(tenants.Read))
+		c.server, c.acked = h.listenServer(c)
 	} else {
-		c.server = h.server(scope, v)
+		c.server = h.server(c)
 	}
 	req = req.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	// A stream may last longer than any time-out of the listener.
-	rc := http.NewResponseController(w)
 	_ = errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})) // not every writer has deadlines
 	out := newStream(w, msg, h.cfg.Pulse)
 	defer func() {
@@ -260,7 +300,11 @@ func (h *Handler) switchedOff(ctx context.Context, scope tenants.Scope) *wireErr
 
 // readBody reads at most the allowed size.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *wireError) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes))
+	in := http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes)
+	if r.ContentLength > tenants.MaxRequestBytes { // read, so that the client hears the answer, but not kept
+		_, _ = io.Copy(io.Discard, in)
+	}
+	body, err := io.ReadAll(in)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -272,24 +316,4 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *wireError) {
 		return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
 	}
 	return body, nil
-}
-
-// missingScope reports the scope for which the caller should step up: only
-// when nothing else keeps the tool or resource from it. A tool that the URL
-// hides stays unknown, or clients would step up for ever.
-func (h *Handler) missingScope(scope tenants.Scope, v view, m message) (tenants.Scopes, bool) {
-	switch m.Method {
-	case "resources/read", "prompts/get", tasksGet, tasksUpdate:
-		return tenants.Read, !scope.Granted.Has(tenants.Read)
-	case tasksCancel:
-		m.Name = cancelTask
-		fallthrough
-	case "tools/call":
-		for _, t := range h.tools {
-			if t.Name == m.Name && v.shows(t) {
-				return t.Scope, !scope.Granted.Has(t.Scope)
-			}
-		}
-	}
-	return 0, false
 }

@@ -18,16 +18,16 @@ func observeEvents(s Services) []Tool {
 		return nil
 	}
 	from := fromArg
-	from.Words = `first seen after: as elsewhere; default 24h`
+	from.Words = `default 24h`
 	return []Tool{
 		{
 			Name: "list_events", Title: "List events", Set: observeSet, Scope: tenants.Read,
-			Description: "Anomalies that the nodes found by themselves, and promoted findings: kind, node, scope, severity, counts, youngest first. " +
-				"Use it for \"what went wrong\". Then get_event for one of them.",
+			Description: "Anomalies that nodes found, and promoted findings, youngest first. " +
+				"Use it for \"what went wrong\". Then get_event.",
 			Args: []Arg{
 				nodeArgBare(),
 				{Name: labelsArg.Name, Kind: argLabels},
-				{Name: "kinds", Kind: argStrings, Enum: s.eventKinds(), Words: `such as "slow_io"; a wrong one is answered with all`},
+				{Name: "kinds", Kind: argStrings, Enum: s.eventKinds(), Words: `such as "slow_io"`},
 				{Name: "min_severity", Kind: argString, Enum: severities()},
 				{Name: "state", Kind: argString, Enum: []string{string(inspector.EventOpen), string(inspector.EventFlapping), string(inspector.EventEnded)}},
 				{Name: "origin", Kind: argString, Enum: []string{string(events.FromProbe), string(events.FromTask)}},
@@ -38,8 +38,8 @@ func observeEvents(s Services) []Tool {
 		},
 		{
 			Name: getEvent, Title: "Get event", Set: observeSet, Scope: tenants.Read,
-			Description: "One event whole: what its kind means, samples, the metrics around it (context snapshot: before, during, after), other events of the node near it. " +
-				"Use it before concluding from an event. Then the tool it names.",
+			Description: "One event whole: meaning, samples, metrics before, during and after (context snapshot), events near it. " +
+				"Use it before concluding from an event.",
 			Args:   []Arg{{Name: "event_id", Kind: argString, Required: true}, maxBytes},
 			Output: eventAnswer{},
 			Run:    func(ctx context.Context, c Call) (Answer, error) { return oneEvent(ctx, s, c) },

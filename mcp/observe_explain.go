@@ -28,7 +28,7 @@ func observeExplain(s Services) []Tool {
 	}
 	return []Tool{{
 		Name: explain, Title: "Explain", Set: observeSet, Scope: tenants.Read,
-		Description: "Why a node, event, task or refusal is as it is: cause chain with times, what changed around it, what was not looked at, next step. " +
+		Description: "Why a node, event, task or refusal is as it is: cause chain, what changed around it, what was not looked at. " +
 			"Use it first for every \"why\". Send one argument; node may go with refusal.",
 		Args: []Arg{
 			nodeArgBare(), {Name: "event_id", Kind: argString}, {Name: ticketArg.Name, Kind: argString},

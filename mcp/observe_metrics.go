@@ -36,10 +36,10 @@ func observeMetrics(s Services) []Tool {
 	return []Tool{
 		{
 			Name: "metrics_summary", Title: "Metrics summary", Set: observeSet, Scope: tenants.Read,
-			Description: "All metrics of one module (rates, totals, levels, percentiles, greatest label sets) over a span, on one node or over all. " +
-				"Use it for \"how is the network/disk/CPU\". Unknown values are left out with their reason. Then query_metrics.",
+			Description: "All metrics of one module (rates, totals, percentiles, greatest label sets) over a span, on one node or all. " +
+				"Use it for \"how is the network/disk/CPU\". Then query_metrics.",
 			Args: []Arg{
-				{Name: "module", Kind: argString, Enum: s.modules(), Required: true, Words: "what to sum up"},
+				{Name: "module", Kind: argString, Enum: s.modules(), Required: true},
 				nodeArg, labelsArg, fromArg, toArg, formatArg, maxBytes,
 			},
 			Output: summaryAnswer{},
@@ -47,15 +47,15 @@ func observeMetrics(s Services) []Tool {
 		},
 		{
 			Name: "query_metrics", Title: "Query metrics", Set: observeSet, Scope: tenants.Read,
-			Description: "Series of named metrics: per node and label set, the top N, or one per cohort of nodes (group = a node label). " +
-				"Use it to see when something changed, which node is worst, or how cohorts differ. metrics_summary lists the names.",
+			Description: "Series of named metrics: by node and label set, the top N, or by cohort of nodes (group = a node label). " +
+				"Use it to see when something changed or which node is worst. metrics_summary lists the names.",
 			Args: []Arg{
-				{Name: "metrics", Kind: argStrings, Required: true, Words: `1 to 20 full names, e.g. "network.retransmit_segments"`},
+				{Name: "metrics", Kind: argStrings, Required: true, Words: `full names, e.g. "network.retransmit_segments"`},
 				nodeArg,
-				{Name: "node_labels", Kind: argLabels, Words: "only nodes with all of these"},
+				{Name: "node_labels", Kind: argLabels},
 				{Name: "labels", Kind: argLabels, Words: `only series with these, e.g. {"device":"sda"}`},
 				fromArg, toArg,
-				{Name: "step_s", Kind: argInt, Min: 10, Words: "a multiple of 10; default: 30 points"},
+				{Name: "step_s", Kind: argInt, Min: 10, Words: "multiple of 10"},
 				{Name: "top", Kind: argInt, Min: 1, Max: 100, Words: "only the N greatest series"},
 				{Name: "by", Kind: argString, Enum: []string{"avg", "max", "last", "sum"}, Words: "default avg"},
 				{Name: "group", Kind: argString, Words: "node label key"},

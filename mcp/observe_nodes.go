@@ -34,17 +34,17 @@ func observeNodes(s Services) []Tool {
 	return []Tool{
 		{
 			Name: "fleet_overview", Title: "Fleet overview", Set: observeSet, Scope: tenants.Read,
-			Description: "State of all nodes now: how many by status, the busiest by headline metric, signals that do not work fully and why. " +
-				"Start here when the question names no node. Then list_nodes or metrics_summary.",
+			Description: "State of all nodes now: counts by status, the busiest, signals that do not work fully and why. " +
+				"Start here when no node is named. Then list_nodes or metrics_summary.",
 			Output: overviewAnswer{},
 			Run:    func(ctx context.Context, c Call) (Answer, error) { return fleetOverview(ctx, s.Fleet, c) },
 		},
 		{
 			Name: "list_nodes", Title: "List nodes", Set: observeSet, Scope: tenants.Read,
-			Description: "Nodes with status, labels, last sign of life, version and clock skew. " +
-				"Use it to find a node's id or name, or which are offline or carry a label. Then get_node.",
+			Description: "Nodes with status, labels, last sign of life, version, clock skew. " +
+				"Use it to find a node, or which are offline or carry a label. Then get_node.",
 			Args: []Arg{
-				{Name: "status", Kind: argStrings, Enum: statuses, Words: "any of these statuses"},
+				{Name: "status", Kind: argStrings, Enum: statuses},
 				labelsArg,
 				{Name: "search", Kind: argString, Words: "prefix of the name, or a whole id"},
 				limitArg, cursorArg, maxBytes,
@@ -54,8 +54,8 @@ func observeNodes(s Services) []Tool {
 		},
 		{
 			Name: "get_node", Title: "Get node", Set: observeSet, Scope: tenants.Read,
-			Description: "Everything known about one node: status, latest headline values, what each signal can measure and from which source (bpf or proc), with the reason when it is degraded or off, lost data. " +
-				"Use it when a node is silent or its numbers are missing. Then metrics_summary.",
+			Description: "One node: status, headline values, what each signal can measure, its source, why it is degraded or off, lost data. " +
+				"Use it when a node is silent or numbers are missing. Then metrics_summary.",
 			Args:   []Arg{required, maxBytes},
 			Output: nodeAnswer{},
 			Run:    func(ctx context.Context, c Call) (Answer, error) { return getNode(ctx, s.Fleet, c) },

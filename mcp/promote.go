@@ -26,7 +26,7 @@ func diagnosePromote(s Services) []Tool {
 	title := Arg{Name: "title", Kind: argString, Required: true}
 	return []Tool{{
 		Name: promote, Title: "Promote evidence", Set: diagnoseSet, Scope: tenants.Diagnose, Writes: true,
-		Description: "Keeps one finding of an ended task as an event with origin=task, which outlives the ticket. Use it when a row is the cause. Then list_events shows it.",
+		Description: "Keeps a finding of an ended task as an event (origin=task), which outlives the ticket. Use it when a row is the cause.",
 		Args: []Arg{ticketArg, nodeArgBare(),
 			{Name: "row", Kind: argInt, Min: 0, Max: inspector.MaxResultRows, Words: "as the result numbers it"},
 			{Name: "labels", Kind: argLabels, Words: "or the row or function with these"},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -155,4 +156,20 @@ func (h *Handler) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.
 	}
 	out.Completion.HasMore = page.NextCursor != ""
 	return out, nil
+}
+
+// resourceExists reports whether a URI has the form of a resource that a
+// caller with telltale:read is offered.
+func (h *Handler) resourceExists(uri string) bool {
+	svc := h.cfg.Services
+	switch kind, _, _ := splitURI(uri); kind {
+	case recentEvents, eventContext:
+		return svc.Events != nil
+	case taskResult:
+		return svc.Tasks != nil
+	}
+	if module, ok := strings.CutPrefix(uri, metricPrefix); ok {
+		return module == "summary" || slices.Contains(svc.modules(), module)
+	}
+	return uri == "telltale://health" || len(uri) > len(nodePrefix) && strings.HasPrefix(uri, nodePrefix)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"sort"
 	"strings"
 	"sync"
 
@@ -62,30 +61,44 @@ func (c *serverCache) get(key string, build func(*sdk.SchemaCache) *sdk.Server) 
 	return s
 }
 
-// allowed lists the tools of a caller: what its scopes and the URL leave over.
-func (h *Handler) allowed(scope tenants.Scope, v view) (list []Tool, names []string) {
-	names = []string{}
+// sees reports whether a caller may call a tool: what its scopes, the URL and
+// the fleet leave over of what the server offers.
+func (c caller) sees(t Tool) bool { return c.scope.Granted.Has(t.Scope) && c.view.exists(t, c.runs) }
+
+// allowed lists the tools of a caller.
+func (h *Handler) allowed(c caller) []Tool {
+	list := []Tool{}
 	for _, t := range h.tools {
-		if v.shows(t) && scope.Granted.Has(t.Scope) {
+		if c.sees(t) {
 			list = append(list, t)
-			names = append(names, t.Name)
 		}
 	}
-	sort.Strings(names)
-	return list, names
+	return list
 }
 
-// server picks the caller's server.
-func (h *Handler) server(scope tenants.Scope, v view) *sdk.Server {
-	list, names := h.allowed(scope, v)
-	key := fmt.Sprintf("%s|%s|%s|%t", scope.Tenant, scope.Granted.Effective(), strings.Join(names, ","), v.schemas)
+// allowedNames writes the names of a caller's tools, always in the order of the table.
+func (h *Handler) allowedNames(c caller) string {
+	var b strings.Builder
+	for i := range h.tools {
+		if c.sees(h.tools[i]) {
+			b.WriteString(h.tools[i].Name)
+			b.WriteByte(',')
+		}
+	}
+	return b.String()
+}
+
+// server picks the caller's server. A change in the fleet makes another key,
+// and the old server goes when nobody asks for it.
+func (h *Handler) server(c caller) *sdk.Server {
+	key := fmt.Sprintf("%s|%s|%s|%t", c.scope.Tenant, c.scope.Granted.Effective(), h.allowedNames(c), c.view.schemas)
 	return h.servers.get(key, func(schemas *sdk.SchemaCache) *sdk.Server {
-		return h.build(list, scope.Granted.Has(tenants.Read), v.schemas, schemas)
+		return h.build(h.allowed(c), c.scope.Granted.Has(tenants.Read), c.view.schemas, schemas)
 	})
 }
 
 // build makes one server. It advertises what is registered and nothing else:
-// no logging, and no list-changed messages while nothing ever changes a list.
+// no logging, and list-changed messages only where the fleet changes a list.
 func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.SchemaCache) *sdk.Server {
 	caps := &sdk.ServerCapabilities{}
 	opts := &sdk.ServerOptions{
@@ -95,7 +108,7 @@ func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.Sch
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope, c.TTLMs = "private", 0 },
 	}
 	if len(allowed) > 0 {
-		caps.Tools = &sdk.ToolCapabilities{}
+		caps.Tools = &sdk.ToolCapabilities{ListChanged: h.listChanges()}
 	}
 	if read {
 		caps.Resources = &sdk.ResourceCapabilities{}

@@ -50,7 +50,10 @@ type Services struct {
 	Tasks    Tasks
 	Events   Events
 	Explain  Explain
+	Running  Running             // nil: every tool is listed, whatever the nodes run
 	Registry *inspector.Registry // complete; names the modules, tasks and events
+
+	dashboard func(slug string) string
 }
 
 // modules lists the components that have metrics, in the registry's order.
@@ -72,6 +75,7 @@ func toolTable(s Services) []Tool {
 		observeEvents(s),
 		observeExplain(s),
 		observeTasks(s),
+		observeSearch(s),
 		diagnoseTasks(s),
 		diagnoseEnd(s),
 		diagnosePromote(s),

@@ -14,7 +14,7 @@ func observeTasks(s Services) []Tool {
 	}
 	return []Tool{{
 		Name: checkTask, Title: "Check task result", Set: observeSet, Scope: tenants.Read,
-		Description: "How a task stands and what it found, by its ticket; partial while RUNNING. " +
+		Description: "How a task stands and what it found; partial while RUNNING. " +
 			"Use it after ACCEPTED, or to read a result again within 24 hours. Conclude nothing before the status is final.",
 		Args:   []Arg{ticketArg, formatArg, maxBytes},
 		Output: taskAnswer{},
@@ -39,7 +39,7 @@ func diagnoseEnd(s Services) []Tool {
 	}
 	return []Tool{{
 		Name: cancelTask, Title: "Cancel task", Set: diagnoseSet, Scope: tenants.Diagnose, Writes: true, Destructive: true, Repeatable: true,
-		Description: "Ends a running task by its ticket; what it found so far stays readable. Use it when the answer is known early or the wrong thing was started. Calling it again changes nothing.",
+		Description: "Ends a running task; what it found stays readable. Use it when the answer is known early or the wrong thing was started.",
 		Args:        []Arg{ticketArg},
 		Output:      cancelAnswer{},
 		Run:         func(ctx context.Context, c Call) (Answer, error) { return endTask(ctx, s, c) },

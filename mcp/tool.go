@@ -23,6 +23,7 @@ type Tool struct {
 	Title       string
 	Description string // for a model: what it answers, when to use it, what next
 	Set         string
+	Component   string // of the registry, whose nodes alone can serve it; empty: none is needed
 	Scope       tenants.Scopes
 	Writes      bool // changes something; hidden by ?readonly=1
 	Destructive bool // what it changes cannot be had back; only of a tool that writes
@@ -47,6 +48,7 @@ type Call struct {
 	// can cancel its work; a call of the initialize era runs out.
 	Modern   bool
 	progress func(done, total float64, message string) // nil: nobody wants to know
+	tools    func() []Tool                             // what the caller may call
 	rows     int                                       // rows that the byte budget leaves; 0 while unknown
 }
 
@@ -71,6 +73,7 @@ func (c Call) fitted() bool { return c.rows > 0 }
 // Answer is what a tool says: the structured body and the same as text.
 type Answer struct {
 	Body any
+	Raw  json.RawMessage // Body as it is to travel, if it is written and clean already
 	Text string
 	Rows int // rows that a smaller limit would leave out; 0 when it has none
 	// Fit says the same with fewer rows, from what is already known; nil: the
@@ -108,21 +111,20 @@ type view struct {
 }
 
 // readView reads ?toolsets=, ?exclude=, ?readonly= and ?schemas=. A name that
-// is not in the table is refused: a typing error must not widen a list.
-func readView(q url.Values, tools []Tool) (view, error) {
+// is not known is refused: a typing error must not widen a list.
+func readView(query string, names []string) (view, error) {
 	var v view
-	var err error
-	sets, names := []string{}, []string{}
-	for _, t := range tools {
-		names = append(names, t.Name)
-		if !slices.Contains(sets, t.Set) {
-			sets = append(sets, t.Set)
-		}
+	if query == "" {
+		return v, nil
 	}
-	if v.sets, err = words(q, "toolsets", sets); err != nil {
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return v, fault.Bad("query", "the URL's query cannot be read").Do("send for example toolsets=observe&readonly=1")
+	}
+	if v.sets, err = words(q, "toolsets", ToolSets()); err != nil {
 		return v, err
 	}
-	if v.exclude, err = words(q, "exclude", append(names, sets...)); err != nil {
+	if v.exclude, err = words(q, "exclude", names); err != nil {
 		return v, err
 	}
 	if v.readonly, err = onOff(q, "readonly"); err != nil {
@@ -148,14 +150,18 @@ func words(q url.Values, key string, known []string) ([]string, error) {
 	return out, nil
 }
 
-func onOff(q url.Values, key string) (bool, error) {
-	switch q.Get(key) {
-	case "", "0", "false":
-		return false, nil
-	case "1", "true":
-		return true, nil
+// onOff reads a switch; of several, one that is on wins.
+func onOff(q url.Values, key string) (on bool, err error) {
+	for _, v := range q[key] {
+		switch v {
+		case "", "0", "false":
+		case "1", "true":
+			on = true
+		default:
+			return false, fault.Bad(key, "the URL's %s is neither 1 nor 0", key).Do("send " + key + "=1 or leave it out")
+		}
 	}
-	return false, fault.Bad(key, "the URL's %s is neither 1 nor 0", key).Do("send " + key + "=1 or leave it out")
+	return on, nil
 }
 
 // shows reports whether the URL leaves the tool in, whoever calls.

@@ -167,8 +167,9 @@ type world struct {
 }
 
 // start serves a handler over stubs. The bearer lists the caller's scopes, for
-// example "read,act"; "@globex" makes it a caller of the other tenant, and
-// "#db" one who sees only the nodes with that role.
+// example "read,act"; "~act" after them lists what it could obtain in place of
+// everything, "@globex" makes it a caller of the other tenant, and "#db" one who
+// sees only the nodes with that role.
 func start(t *testing.T, s stub, change func(*Config)) *world {
 	t.Helper()
 	w := &world{log: &logBuffer{}, tenant: tenants.NewTenantID(), other: tenants.NewTenantID()}
@@ -197,14 +198,13 @@ func (w *world) signIn(next http.Handler) http.Handler {
 			rw.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		words := []string{}
 		bearer, role, limited := strings.Cut(bearer, "#")
 		bearer, slug, foreign := strings.Cut(bearer, "@")
-		for s := range strings.SplitSeq(bearer, ",") {
-			words = append(words, "telltale:"+s)
+		bearer, obtainable, capped := strings.Cut(bearer, "~")
+		scope := tenants.Scope{Tenant: w.tenant, Slug: "acme", Granted: scopesOf(bearer), Obtainable: tenants.EveryScope, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "t1"}}
+		if capped {
+			scope.Obtainable = scopesOf(obtainable)
 		}
-		granted, _ := tenants.ParseScopes(words)
-		scope := tenants.Scope{Tenant: w.tenant, Slug: "acme", Granted: granted, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "t1"}}
 		if foreign {
 			scope.Tenant, scope.Slug, scope.Principal.ID = w.other, slug, "t2"
 		}
@@ -214,6 +214,15 @@ func (w *world) signIn(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(rw, r.WithContext(auth.WithScope(r.Context(), scope)))
 	})
+}
+
+func scopesOf(list string) tenants.Scopes {
+	words := []string{}
+	for s := range strings.SplitSeq(list, ",") {
+		words = append(words, "telltale:"+s)
+	}
+	granted, _ := tenants.ParseScopes(words)
+	return granted
 }
 
 // reply is one HTTP answer.

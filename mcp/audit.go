@@ -1,0 +1,82 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/audit"
+	"github.com/telltale-dev/telltale/tenants/fault"
+)
+
+// Auditor keeps the record of who called what; tenants/audit satisfies it.
+type Auditor interface {
+	// Note never blocks.
+	Note(e audit.Entry)
+	// Write returns when the entry is stored for good. Who acts waits for it, and
+	// does not act when it fails.
+	Write(ctx context.Context, e audit.Entry) error
+}
+
+// actScopes are those whose tools wait for their entry before they change
+// anything.
+const actScopes = tenants.Act | tenants.Approve | tenants.Maintain | tenants.Admin
+
+// started records that a tool is about to act. Other tools need no leave.
+func (h *Handler) started(ctx context.Context, t Tool, c caller, raw json.RawMessage) error {
+	if h.cfg.Auditor == nil || !t.Writes || t.Scope&actScopes == 0 {
+		return nil
+	}
+	e := c.entry(t.Name)
+	e.Arguments, e.Outcome = redact(t, raw), audit.Started
+	return h.cfg.Auditor.Write(ctx, e)
+}
+
+// ended records how a call ended. outcome is ok, panic or a kind of fault.
+func (h *Handler) ended(t Tool, c caller, raw json.RawMessage, outcome, reason string, size int, took time.Duration) {
+	if h.cfg.Auditor == nil {
+		return
+	}
+	e := c.entry(t.Name)
+	e.Arguments, e.Outcome, e.Reason, e.Bytes, e.Duration = redact(t, raw), audit.Failed, reason, size, took
+	switch outcome {
+	case "ok":
+		e.Outcome = audit.OK
+	case fault.Denied.String(), fault.Exhausted.String(), fault.Precondition.String(), fault.Unauthorized.String():
+		e.Outcome = audit.Refused
+	}
+	if e.Outcome != audit.OK && reason == "" {
+		e.Reason = outcome
+	}
+	h.cfg.Auditor.Note(e)
+}
+
+// turnedAway records a request of a verified caller that reached no tool.
+func (h *Handler) turnedAway(r *http.Request, scope tenants.Scope, reference string, m message, reason string) {
+	if h.cfg.Auditor == nil {
+		return
+	}
+	action := inspector.CleanText(clip(m.Method, 60))
+	if m.Name != "" {
+		action = inspector.CleanText(clip(m.Name, 60))
+	}
+	e := caller{scope: scope, reference: reference, from: h.from(r)}.entry(action)
+	e.Outcome, e.Reason = audit.Refused, reason
+	h.cfg.Auditor.Note(e)
+}
+
+// from is the address that a request came from.
+func (h *Handler) from(r *http.Request) netip.Addr {
+	if h.cfg.ClientAddr == nil {
+		return netip.Addr{}
+	}
+	return h.cfg.ClientAddr(r)
+}
+
+func (c caller) entry(action string) audit.Entry {
+	return audit.Entry{Tenant: c.scope.Tenant, Principal: c.scope.Principal, Surface: "mcp", Action: action, Reference: c.reference, From: c.from}
+}
