@@ -60,12 +60,14 @@ func (h *Handler) turnedAway(r *http.Request, scope tenants.Scope, reference str
 	if h.cfg.Auditor == nil {
 		return
 	}
-	action := inspector.CleanText(clip(m.Method, 60))
-	if m.Name != "" {
-		action = inspector.CleanText(clip(m.Name, 60))
-	}
-	e := caller{scope: scope, reference: reference, from: h.from(r)}.entry(action)
+	e := caller{scope: scope, reference: reference, from: h.from(r)}.entry(inspector.CleanText(clip(m.Method, 60)))
 	e.Outcome, e.Reason = audit.Refused, reason
+	switch name := inspector.CleanText(clip(m.Name, 80)); {
+	case m.Method == "tools/call":
+		e.Action = name
+	case name != "":
+		e.Arguments = "{name=" + name + "}"
+	}
 	h.cfg.Auditor.Note(e)
 }
 
