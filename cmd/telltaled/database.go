@@ -65,11 +65,8 @@ func (d *database) open(ctx context.Context, log *slog.Logger) (*admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &admin{
-		db:        db,
-		directory: directory.New(db, log, directory.Config{}),
-		access:    access.New(db, log, d.trust),
-	}, nil
+	people := access.New(db, log, d.trust)
+	return &admin{db: db, access: people, directory: directory.New(db, log, directory.Config{Quotas: people})}, nil
 }
 
 // admin is what the administrative commands use.

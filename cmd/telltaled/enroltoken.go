@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/directory"
 )
 
@@ -47,15 +48,19 @@ func enrolTokenList(ctx context.Context, e env, args []string) error {
 		if err != nil {
 			return err
 		}
-		list, err := a.directory.ListEnrolTokens(ctx, sc)
-		if err != nil {
-			return err
-		}
 		return table(e.stdout, "ID\tUSES LEFT\tLABELS\tSTATE\tCREATED", func(row func(...any)) error {
-			for _, t := range list {
-				row(t.ID, fmt.Sprintf("%d of %d", t.UsesLeft, t.UsesMax), labelText(t.Labels), enrolState(t, time.Now()), when(&t.CreatedAt))
+			for cursor := ""; ; {
+				list, next, err := a.directory.ListEnrolTokens(ctx, sc, cursor, tenants.MaxListRows)
+				if err != nil {
+					return err
+				}
+				for _, t := range list {
+					row(t.ID, fmt.Sprintf("%d of %d", t.UsesLeft, t.UsesMax), labelText(t.Labels), enrolState(t, time.Now()), when(&t.CreatedAt))
+				}
+				if cursor = next; cursor == "" {
+					return nil
+				}
 			}
-			return nil
 		})
 	})
 }

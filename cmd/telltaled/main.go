@@ -54,7 +54,7 @@ func commands() []command {
 		{"token list", "", "list a tenant's operator tokens", tokenList},
 		{"token revoke", "ID", "revoke an operator token", tokenRevoke},
 		{"enrol-token create", "", "create an enrolment token and print it once", enrolTokenCreate},
-		{"enrol-token list", "", "list a tenant's newest enrolment tokens", enrolTokenList},
+		{"enrol-token list", "", "list a tenant's enrolment tokens", enrolTokenList},
 		{"enrol-token revoke", "ID", "end an enrolment token; the nodes it enrolled stay", enrolTokenRevoke},
 		{"node revoke", "NODE", "revoke a node's identity; its streams are cut within 5 seconds", nodeRevoke},
 		{"doctor", "", "check configuration, database, TLS and clock, and say how to mend what is wrong", doctor},

@@ -32,15 +32,18 @@ type Config struct {
 	TenantTTL time.Duration
 	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
+	// Quotas bounds nodes and enrolment tokens. Nil means the server's defaults.
+	Quotas Quotas
 }
 
 // Service answers for tenants and nodes. It is safe for concurrent use; only
 // Run works by itself.
 type Service struct {
-	db    *tenantdb.DB
-	log   *slog.Logger
-	now   func() time.Time
-	slugs *slugCache
+	db     *tenantdb.DB
+	log    *slog.Logger
+	now    func() time.Time
+	slugs  *slugCache
+	quotas Quotas
 
 	exports chan struct{} // holds one of each export under way
 }
@@ -53,7 +56,7 @@ func New(db *tenantdb.DB, log *slog.Logger, cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{db: db, log: log, now: cfg.Now, slugs: newSlugCache(min(cfg.TenantTTL, tenants.RevocationDelay), maxCachedSlugs), exports: make(chan struct{}, maxExports)}
+	return &Service{db: db, log: log, now: cfg.Now, quotas: cfg.Quotas, slugs: newSlugCache(min(cfg.TenantTTL, tenants.RevocationDelay), maxCachedSlugs), exports: make(chan struct{}, maxExports)}
 }
 
 func noNode(ref string) *fault.Error {

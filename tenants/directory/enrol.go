@@ -2,11 +2,15 @@ package directory
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,6 +42,7 @@ type EnrolToken struct {
 	CreatedAt time.Time
 	ExpiresAt time.Time
 	RevokedAt *time.Time // nil: not revoked
+	CreatedBy string
 }
 
 // NodeFacts is what an agent says of its machine. It is data of untrusted
@@ -91,15 +96,22 @@ func (s *Service) CreateEnrolToken(ctx context.Context, sc tenants.Scope, spec E
 	if err := checkLabels(spec.Labels); err != nil {
 		return "", EnrolToken{}, err
 	}
-	if !sc.Nodes.All() && (len(sc.Nodes.IDs) > 0 || !sc.Nodes.Matches(tenants.NodeID{}, spec.Labels)) {
+	if !enrolsWithin(spec.Labels, sc.Nodes) {
 		return "", EnrolToken{}, fault.New(fault.Denied, "outside_selector", "the nodes it would enrol lie outside of what you may see").
 			Do("grant the labels that your own credential is limited to")
 	}
+	policy, err := s.policyOf(ctx, sc.Tenant)
+	if err != nil {
+		return "", EnrolToken{}, fmt.Errorf("read quotas: %w", err)
+	}
 	now := s.now().UTC()
 	secret, hidden := tenants.MintSecret(tenants.EnrolSecret)
-	tok = EnrolToken{ID: hidden.ID, UsesMax: spec.Uses, UsesLeft: spec.Uses, Labels: spec.Labels, CreatedAt: now, ExpiresAt: now.Add(spec.TTL)}
+	tok = EnrolToken{ID: hidden.ID, UsesMax: spec.Uses, UsesLeft: spec.Uses, Labels: spec.Labels, CreatedAt: now, ExpiresAt: now.Add(spec.TTL), CreatedBy: author(sc)}
 	err = s.db.InTenant(ctx, sc.Tenant, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, insertEnrolToken, sc.Tenant, tok.ID, hidden.Hash[:], tok.UsesMax, labelsOrEmpty(tok.Labels), now, author(sc), tok.ExpiresAt)
+		if err := s.enrolTokenRoom(ctx, tx, sc.Tenant, policy.MaxEnrolTokens); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, insertEnrolToken, sc.Tenant, tok.ID, hidden.Hash[:], tok.UsesMax, labelsOrEmpty(tok.Labels), now, tok.CreatedBy, tok.ExpiresAt)
 		return err
 	})
 	if err != nil {
@@ -108,35 +120,98 @@ func (s *Service) CreateEnrolToken(ctx context.Context, sc tenants.Scope, spec E
 	return secret, tok, nil
 }
 
-// ListEnrolTokens lists the newest enrolment tokens, at most
-// tenants.MaxListRows, those that are over included. It needs telltale:admin.
-func (s *Service) ListEnrolTokens(ctx context.Context, sc tenants.Scope) ([]EnrolToken, error) {
-	if err := sc.Require(tenants.Admin); err != nil {
-		return nil, err
-	}
-	return tenantdb.Query(ctx, s.db, sc.Tenant, listEnrolTokens, []any{sc.Tenant, tenants.MaxListRows}, pgx.RowToStructByPos[EnrolToken])
+// enrolsWithin reports whether every node that gets these labels is selected.
+func enrolsWithin(labels map[string]string, limit tenants.Selector) bool {
+	return len(limit.IDs) == 0 && limit.Matches(tenants.NodeID{}, labels)
 }
 
-// RevokeEnrolToken ends an enrolment token; nodes it enrolled stay. NotFound
-// when the tenant has none with this id.
+// ListEnrolTokens lists enrolment tokens, the newest first, those that are over
+// included. The caller needs admin; one that is limited to some nodes sees the
+// tokens it could have made. limit as in tenants.ClampRows; cursor is empty or
+// the last answer's next, which is empty at the end.
+func (s *Service) ListEnrolTokens(ctx context.Context, sc tenants.Scope, cursor string, limit int) (tokens []EnrolToken, next string, err error) {
+	if err := sc.Require(tenants.Admin); err != nil {
+		return nil, "", err
+	}
+	rows, _ := tenants.ClampRows(limit)
+	at, id, err := parseCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	tokens = []EnrolToken{}
+	for len(tokens) < rows {
+		page, err := tenantdb.Query(ctx, s.db, sc.Tenant, listEnrolTokens, []any{sc.Tenant, at, id, rows}, pgx.RowToStructByPos[EnrolToken])
+		if err != nil {
+			return nil, "", fmt.Errorf("list enrolment tokens: %w", err)
+		}
+		for _, t := range page {
+			at, id = &t.CreatedAt, t.ID
+			if enrolsWithin(t.Labels, sc.Nodes) {
+				if tokens = append(tokens, t); len(tokens) == rows {
+					return tokens, formatCursor(t), nil
+				}
+			}
+		}
+		if len(page) < rows {
+			break
+		}
+	}
+	return tokens, "", nil
+}
+
+func formatCursor(t EnrolToken) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.CreatedAt.UnixMicro(), 10) + " " + t.ID))
+}
+
+func parseCursor(cursor string) (at *time.Time, id string, err error) {
+	if cursor == "" {
+		return nil, "", nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(cursor)
+	micros, id, ok := strings.Cut(string(raw), " ")
+	n, numErr := strconv.ParseInt(micros, 10, 64)
+	if err != nil || !ok || numErr != nil || len(cursor) > 64 || strings.ContainsRune(id, 0) || n < 0 || n > 1e17 {
+		return nil, "", fault.Bad("cursor", "want the next_cursor of an earlier answer")
+	}
+	t := time.UnixMicro(n).UTC()
+	return &t, id, nil
+}
+
+// RevokeEnrolToken ends an enrolment token; nodes it enrolled stay. Revoking it
+// again changes nothing. NotFound when the tenant has none with this id, or its
+// nodes lie outside of what the caller may see.
 func (s *Service) RevokeEnrolToken(ctx context.Context, sc tenants.Scope, id string) error {
 	if err := sc.Require(tenants.Admin); err != nil {
 		return err
 	}
-	return s.db.InTenant(ctx, sc.Tenant, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, revokeEnrolToken, sc.Tenant, id, s.now().UTC())
-		if err == nil && tag.RowsAffected() == 0 {
-			return fault.New(fault.NotFound, "unknown_enrol_token", "no such enrolment token")
-		}
+	none := fault.New(fault.NotFound, "unknown_enrol_token", "no such enrolment token").Do("list the enrolment tokens to see their ids")
+	if strings.ContainsRune(id, 0) || !utf8.ValidString(id) {
+		return none
+	}
+	tok, found, err := tenantdb.QueryOne(ctx, s.db, sc.Tenant, selectEnrolToken, []any{sc.Tenant, id}, pgx.RowToStructByPos[EnrolToken])
+	if err != nil {
+		return fmt.Errorf("find enrolment token: %w", err)
+	}
+	if !found || !enrolsWithin(tok.Labels, sc.Nodes) { // its labels never change
+		return none
+	}
+	err = s.db.InTenant(ctx, sc.Tenant, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, revokeEnrolToken, sc.Tenant, id, s.now().UTC())
 		return err
 	})
+	if err != nil {
+		return fmt.Errorf("revoke enrolment token: %w", err)
+	}
+	s.log.Info("enrolment token revoked", "tenant", sc.Tenant, "token", id, "by", author(sc))
+	return nil
 }
 
 // RedeemEnrolToken turns one use of a token into a node, in one transaction: N
 // uses make N nodes, whoever asks at the same time. Refusals are Unauthorized
 // with a reason (malformed_token, bad_checksum, unknown_token, token_expired,
-// token_revoked, token_spent) or Denied (tenant_suspended); what is wrong with
-// a token is told only to who holds its secret.
+// token_revoked, token_spent), Denied (tenant_suspended) or Exhausted
+// (quota_nodes); what is wrong with a token is told only to who holds its
+// secret.
 func (s *Service) RedeemEnrolToken(ctx context.Context, secret string, facts NodeFacts) (tenants.TenantID, tenants.NodeID, error) {
 	none := func(err error) (tenants.TenantID, tenants.NodeID, error) {
 		return tenants.TenantID{}, tenants.NodeID{}, err
@@ -158,9 +233,13 @@ func (s *Service) RedeemEnrolToken(ctx context.Context, secret string, facts Nod
 	if !found {
 		return none(refused("unknown_token", "the enrolment token is not known"))
 	}
+	policy, err := s.policyOf(ctx, tenant)
+	if err != nil {
+		return none(fmt.Errorf("read quotas: %w", err))
+	}
 	var node tenants.NodeID
 	err = s.db.InTenant(ctx, tenant, func(ctx context.Context, tx pgx.Tx) error {
-		node, err = s.redeem(ctx, tx, tenant, hidden, facts.clean())
+		node, err = s.redeem(ctx, tx, tenant, hidden, facts.clean(), policy.MaxNodes)
 		return err
 	})
 	if err != nil {
@@ -169,7 +248,7 @@ func (s *Service) RedeemEnrolToken(ctx context.Context, secret string, facts Nod
 	return tenant, node, nil
 }
 
-func (s *Service) redeem(ctx context.Context, tx pgx.Tx, tenant tenants.TenantID, hidden tenants.Secret, f NodeFacts) (tenants.NodeID, error) {
+func (s *Service) redeem(ctx context.Context, tx pgx.Tx, tenant tenants.TenantID, hidden tenants.Secret, f NodeFacts, maxNodes int) (tenants.NodeID, error) {
 	now := s.now().UTC()
 	var (
 		none      tenants.NodeID
@@ -204,6 +283,9 @@ func (s *Service) redeem(ctx context.Context, tx pgx.Tx, tenant tenants.TenantID
 		return none, fault.Newf(fault.Unauthorized, "token_expired", "the enrolment token expired at %s; the server's clock reads %s", expires.UTC().Format(time.RFC3339), now.Format(time.RFC3339)).Do(newTokenHint)
 	case left <= 0:
 		return none, refused("token_spent", "every use of the enrolment token is spent")
+	}
+	if err := nodeRoom(ctx, tx, tenant, maxNodes); err != nil {
+		return none, err
 	}
 	node := tenants.NewNodeID()
 	b := &pgx.Batch{}

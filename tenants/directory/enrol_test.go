@@ -1,8 +1,10 @@
 package directory
 
 import (
+	"context"
 	"crypto/sha256"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +29,7 @@ func (w *world) count(t *testing.T, tn Tenant, sql string) string {
 	return rows[0]
 }
 
-const countNodes = `select count(*)::text from node where tenant_id = $1`
+const countAllNodes = `select count(*)::text from node where tenant_id = $1`
 
 // N uses make exactly N nodes, however many redeem at the same time, and the
 // other tenant is never touched.
@@ -73,11 +75,11 @@ func TestUsesMakeAsManyNodes(t *testing.T) {
 			}
 		}
 	}
-	nodes := w.count(t, w.acme, countNodes)
+	nodes := w.count(t, w.acme, countAllNodes)
 	if uses := w.count(t, w.acme, `select sum(uses_max - uses_left)::text from enrol_token where tenant_id = $1`); uses != nodes {
 		t.Errorf("%s uses, %s nodes (want %d)", uses, nodes, total)
 	}
-	if got := w.count(t, w.globex, countNodes); got != "1" {
+	if got := w.count(t, w.globex, countAllNodes); got != "1" {
 		t.Errorf("globex has %s nodes", got)
 	}
 }
@@ -130,7 +132,7 @@ func TestRedeemRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	refuse(secret, fault.Unauthorized, "token_revoked")
-	if got := w.count(t, w.acme, countNodes); got != "1" {
+	if got := w.count(t, w.acme, countAllNodes); got != "1" {
 		t.Errorf("%s nodes, want the one that was let in", got)
 	}
 }
@@ -259,7 +261,7 @@ func TestListEnrolTokens(t *testing.T) {
 	if err := w.RevokeEnrolToken(t.Context(), admin(w.acme), ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	list, err := w.ListEnrolTokens(t.Context(), admin(w.acme))
+	list, _, err := w.ListEnrolTokens(t.Context(), admin(w.acme), "", 0)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("acme's tokens: %v, %v", list, err)
 	}
@@ -268,6 +270,137 @@ func TestListEnrolTokens(t *testing.T) {
 	}
 	reader := admin(w.acme)
 	reader.Granted = tenants.Read
-	_, err = w.ListEnrolTokens(t.Context(), reader)
+	_, _, err = w.ListEnrolTokens(t.Context(), reader, "", 0)
 	wantFault(t, err, fault.Denied, "insufficient_scope")
+}
+
+func TestPagesOfEnrolTokens(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	w := newWorld(t, Config{Now: func() time.Time { return now }})
+	site := map[string]string{"site": "a"}
+	var all, ofSite []string
+	for n := range 5 {
+		now = now.Add(time.Millisecond)
+		labels := map[string]string{"n": strings.Repeat("x", n)}
+		if n%2 == 1 {
+			labels["site"] = "a"
+		}
+		_, tok, err := w.CreateEnrolToken(t.Context(), admin(w.acme), EnrolTokenSpec{Labels: labels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append([]string{tok.ID}, all...)
+		if n%2 == 1 {
+			ofSite = append([]string{tok.ID}, ofSite...)
+		}
+	}
+	if _, _, err := w.CreateEnrolToken(t.Context(), admin(w.globex), EnrolTokenSpec{Labels: site}); err != nil {
+		t.Fatal(err)
+	}
+	for limit := 1; limit <= 6; limit++ {
+		for what, c := range map[string]struct {
+			sc   tenants.Scope
+			want []string
+		}{"all": {admin(w.acme), all}, "a site": {limited(w.acme, site), ofSite}, "one node": {limited(w.acme, nil, tenants.NewNodeID()), nil}} {
+			var got []string
+			for cursor := ""; ; {
+				page, next, err := w.ListEnrolTokens(t.Context(), c.sc, cursor, limit)
+				if err != nil || len(page) > limit {
+					t.Fatal(len(page), err)
+				}
+				for _, tok := range page {
+					got = append(got, tok.ID)
+				}
+				if cursor = next; next == "" {
+					break
+				}
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("%s by %d: %s", what, limit, d)
+			}
+		}
+	}
+	for _, cursor := range []string{"x", "====", strings.Repeat("A", 1e6), "LTEgYQ"} {
+		if _, _, err := w.ListEnrolTokens(t.Context(), admin(w.acme), cursor, 1); !fault.Is(err, fault.Invalid) {
+			t.Errorf("cursor %.10q: %v", cursor, err)
+		}
+	}
+	wantFault(t, w.RevokeEnrolToken(t.Context(), limited(w.acme, site), all[0]), fault.NotFound, "unknown_enrol_token")
+	wantFault(t, w.RevokeEnrolToken(t.Context(), admin(w.acme), "a\x00"), fault.NotFound, "unknown_enrol_token")
+	if err := w.RevokeEnrolToken(t.Context(), limited(w.acme, site), ofSite[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// held is a policy for everybody.
+type held tenants.Policy
+
+func (h held) PolicyOf(_ context.Context, tenant tenants.TenantID) (tenants.Policy, error) {
+	return tenants.Policy(h).OrDefaults(), nil
+}
+
+// However many ask at once, a tenant gets as many nodes and enrolment tokens as
+// it may have, and the other tenant is not touched.
+func TestQuotas(t *testing.T) {
+	now := time.Now()
+	w := newWorld(t, Config{Now: func() time.Time { return now }, Quotas: held{MaxNodes: 3, MaxEnrolTokens: 4}})
+	race := func(what, reason, field string, want int, add func() error) {
+		t.Helper()
+		var wg sync.WaitGroup
+		errs := make([]error, want+6)
+		for n := range errs {
+			wg.Go(func() { errs[n] = add() })
+		}
+		wg.Wait()
+		added := 0
+		for _, err := range errs {
+			if err == nil {
+				added++
+			} else if f := fault.Of(err); f.Kind != fault.Exhausted || f.Reason != reason || f.Field != field || f.Next == "" {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if added != want {
+			t.Errorf("%d %s, want %d", added, what, want)
+		}
+	}
+	var mu sync.Mutex
+	var secrets []string
+	race("enrolment tokens", "quota_enrol_tokens", "max_enrol_tokens", 4, func() error {
+		secret, _, err := w.CreateEnrolToken(t.Context(), admin(w.acme), EnrolTokenSpec{Uses: 10})
+		mu.Lock()
+		defer mu.Unlock()
+		secrets = append(secrets, secret)
+		return err
+	})
+	secrets = slices.DeleteFunc(secrets, func(s string) bool { return s == "" })
+	next := 0
+	race("nodes", "quota_nodes", "max_nodes", 3, func() error { // each token's row is another one, and does not serialise them
+		mu.Lock()
+		secret := secrets[next%len(secrets)]
+		next++
+		mu.Unlock()
+		_, _, err := w.RedeemEnrolToken(t.Context(), secret, NodeFacts{Name: "n"})
+		return err
+	})
+	counts, err := w.Counts(t.Context(), admin(w.acme))
+	if d := cmp.Diff(Counts{Nodes: 3, EnrolTokens: 4}, counts); err != nil || d != "" {
+		t.Errorf("%v\n%s", err, d)
+	}
+	_, err = w.Counts(t.Context(), tenants.Scope{Tenant: w.acme.ID, Granted: tenants.Read})
+	wantFault(t, err, fault.Denied, "insufficient_scope")
+	key := sha256.Sum256([]byte("key"))
+	theirs, _, err := w.CreateEnrolToken(t.Context(), admin(w.globex), EnrolTokenSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a lost answer needs no room
+		if _, _, err := w.RedeemEnrolToken(t.Context(), theirs, NodeFacts{Name: "g", KeyHash: key[:]}); err != nil {
+			t.Error(err)
+		}
+	}
+	now = now.Add(2 * time.Hour) // the tokens are over and make room
+	if _, _, err := w.CreateEnrolToken(t.Context(), admin(w.acme), EnrolTokenSpec{}); err != nil {
+		t.Error(err)
+	}
 }

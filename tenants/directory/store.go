@@ -39,8 +39,21 @@ const (
 	insertEnrolToken = `insert into enrol_token (tenant_id, token_id, hash, uses_max, uses_left, labels, created_at, created_by, expires_at)
 		values ($1, $2, $3, $4, $4, $5, $6, $7, $8)`
 
-	listEnrolTokens = `select token_id, uses_max, uses_left, labels, created_at, expires_at, revoked_at from enrol_token
-		where tenant_id = $1 order by created_at desc, token_id limit $2`
+	enrolTokenColumns = `token_id, uses_max, uses_left, labels, created_at, expires_at, revoked_at, created_by`
+
+	selectEnrolToken = `select ` + enrolTokenColumns + ` from enrol_token where tenant_id = $1 and token_id = $2`
+
+	listEnrolTokens = `select ` + enrolTokenColumns + ` from enrol_token
+		where tenant_id = $1 and ($2::timestamptz is null or (created_at, token_id) < ($2, $3::text))
+		order by created_at desc, token_id desc limit $4`
+
+	// lockQuota makes those who add one of a kind to a tenant wait for each other.
+	lockQuota = `select pg_advisory_xact_lock(hashtext('telltale_quota_' || $1::text), hashtext($2))`
+
+	countEnrolTokens = `select count(*) from enrol_token where tenant_id = $1 and revoked_at is null and uses_left > 0 and expires_at > $2`
+
+	// countNodes counts up to $2, or all.
+	countNodes = `select count(*) from (select from node where tenant_id = $1 and revoked_at is null limit $2) n`
 
 	revokeEnrolToken = `update enrol_token set revoked_at = coalesce(revoked_at, $3) where tenant_id = $1 and token_id = $2`
 

@@ -28,7 +28,7 @@ func TestQueriesFitTheSchema(t *testing.T) {
 	app := dbtest.Connect(t, dbtest.As(t, dsn, "telltale_app"))
 	jobs := dbtest.Connect(t, dbtest.As(t, dsn, "telltale_jobs"))
 	for i, sql := range []string{
-		selectTenant, selectCAs, lockCAs, insertCA, insertEnrolToken, listEnrolTokens, revokeEnrolToken, lockEnrolToken, useEnrolToken, selectEnrolledAs,
+		selectTenant, selectCAs, lockCAs, insertCA, insertEnrolToken, selectEnrolToken, listEnrolTokens, lockQuota, countEnrolTokens, countNodes, revokeEnrolToken, lockEnrolToken, useEnrolToken, selectEnrolledAs,
 		insertNode, insertLabel, selectRevoked, selectSuspended, selectNodeByID, selectNodesByName, selectIdentity, selectLabels, revokeNode, updateFacts,
 	} {
 		if _, err := app.Prepare(t.Context(), fmt.Sprintf("app%d", i), sql); err != nil {
