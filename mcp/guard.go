@@ -85,9 +85,6 @@ func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToo
 	if err := h.started(ctx, t, c, req.Params.Arguments); err != nil {
 		return nil, err
 	}
-	if err := h.started(ctx, t, c, req.Params.Arguments); err != nil {
-		return nil, err
-	}
 	ans, err := t.Run(ctx, call)
 	if err != nil {
 		return nil, err
