@@ -48,6 +48,11 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 		defer func() { cancel(); <-idp.done }()
 		doc.Issuer, next.IDPPort, idpGone = &idp.issuer, idp.port, idp.done
 	}
+	for _, t := range doc.Tenants {
+		if err := a.trustIDP(ctx, t.Slug, idp); err != nil {
+			return fmt.Errorf("tenant %s: trust the identity provider: %w", t.Slug, err)
+		}
+	}
 	if err := next.save(d.dir); err != nil {
 		return err
 	}

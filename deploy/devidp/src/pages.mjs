@@ -78,9 +78,8 @@ ${accountList.map((a) => html`<button name="account" value="${a.id}"><strong>${a
 <form method="post" action="${action}">
 <label>Account <input name="name" autocomplete="username" autocapitalize="none" required></label>
 <label>Password (the account’s name) <input name="password" type="password" autocomplete="current-password" required></label>
-<p class="row"><button class="main">Sign in</button></p>
+<p class="row"><button class="main">Sign in</button> <button name="decision" value="deny" formnovalidate>Cancel</button></p>
 </form>
-<form method="post" action="${action}"><button name="decision" value="deny">Cancel</button></form>
 <p class="soft">A demo identity provider on this machine. Nothing here is secret.</p>`,
   };
 }
@@ -99,7 +98,7 @@ ${resources.length > 0
     : html`<p class="soft">It named no resource: its token opens nothing in Telltale.</p>`}
 <h2>It asks to</h2>
 <ul>${scopes.map((s) => html`<li>${s.about} <small><code>${s.word}</code></small></li>`)}</ul>
-<p class="soft">What you may do there decides the tenant; nothing here adds to it.</p>
+<p class="soft">The tenant decides what you may do there; nothing here adds to it.</p>
 <form method="post" action="${action}" class="row">
 <button class="main" name="decision" value="allow">Allow</button>
 <button name="decision" value="deny">Deny</button>
