@@ -18,7 +18,7 @@ import (
 const (
 	maxHeader = 4 << 10  // bytes of a decoded header
 	maxClaims = 64 << 10 // bytes of decoded claims
-	maxDepth  = 8        // objects and arrays inside each other
+	maxDepth  = 20       // objects and arrays inside each other
 	maxValues = 4096     // values in all
 	maxWord   = 255      // bytes of a subject or client id
 )
