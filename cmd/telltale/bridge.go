@@ -320,5 +320,9 @@ func validate(ctx context.Context, e env, f *flags) error {
 		}
 	}
 	say("%s answers; protocol %s; %d tools", ep.url, strings.Join(versions, " and "), tools)
+	if tools == 0 {
+		say("no tool may be used; the credential needs telltale:read at least")
+		return errReported
+	}
 	return nil
 }

@@ -42,7 +42,7 @@ func readMessage(raw []byte) (message, *lineError) {
 	if !utf8.Valid(raw) || !json.Valid(raw) {
 		return m, &lineError{codeParse, "the line is not JSON"}
 	}
-	if err := json.Unmarshal(raw, &m); err != nil {
+	if err := json.Unmarshal(raw, &m); err != nil || raw[0] != '{' {
 		return m, &lineError{codeInvalid, "the line is not a JSON-RPC message"}
 	}
 	if string(m.ID) == "null" {

