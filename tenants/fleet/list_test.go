@@ -281,7 +281,7 @@ func TestPrepare(t *testing.T) {
 		sqlLabels, sqlDetail, sqlSessions, sqlCapabilities, sqlModulesOff, sqlQuarantine, sqlKeepSessions, sqlFormer, sqlLoseSessions,
 		sqlNotCurrent, sqlOpenSession, sqlCloseSession, sqlPromote, sqlSeenMany, sqlMarkDuplicates, sqlPutCapabilities, sqlDropCapabilities,
 		sqlSwitchOff, sqlSwitchBack, sqlOffModules, sqlSwitchedOff, sqlRivals, sqlAdmitSession, sqlQuarantineOne, sqlNames, sqlTurn,
-		sqlAddChanges, sqlLevelChanges, sqlTrimChanges, scoped(sqlChanges, sqlChangesTail, 1, 2, 3, 4, 5, 6),
+		sqlRunning, sqlAddChanges, sqlLevelChanges, sqlTrimChanges, scoped(sqlChanges, sqlChangesTail, 1, 2, 3, 4, 5, 6),
 		scoped(sqlRow+sqlNodes, "", args...), scoped(sqlByStatus, sqlByStatusTail, args...), scoped(sqlAway, sqlAwayTail, args...),
 		scoped(sqlSameMachine, "", 1, 2), scoped(sqlExample, sqlExampleTail, 1, 2, 3, 4, 5), only(sqlHeads, "h.node_id", "", 1, 2, 3),
 		only(sqlUnhealthy, "c.node_id", sqlUnhealthyTail, 1), only(sqlKept, "q.node_id", sqlKeptTail, 1),
