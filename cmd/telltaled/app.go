@@ -22,6 +22,7 @@ import (
 	"github.com/telltale-dev/telltale/api/rest"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/mcp"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 	"github.com/telltale-dev/telltale/web"
@@ -50,6 +51,11 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 			}
 		}
 	}()
+	sealer, err := cfg.sealer()
+	if err != nil {
+		return nil, err
+	}
+	cfg.db.trust = cfg.trust(sealer)
 	adm, err := cfg.db.open(ctx, log)
 	if err != nil {
 		return nil, err
@@ -92,12 +98,19 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 
 	found := a.evidenceSide(cfg, reg, a.fleet, windows, replica, log)
 
-	agents, err := a.agentSide(cfg, windows, found, own, log)
+	record := audit.New(a.db, audit.Config{Replica: replica}, log)
+	agents, err := a.agentSide(cfg, sealer, windows, found, own, log)
 	if err != nil {
 		return nil, err
 	}
 	uses := auth.NewUses(a.access, log)
-	a.handler = a.callerSide(cfg, reg, windows, found, uses, own, log)
+	d, err := a.newDoor(cfg, sealer, record, uses, own, log)
+	if err != nil {
+		return nil, err
+	}
+	if a.handler, err = a.callerSide(cfg, d, reg, windows, found, record, own, log); err != nil {
+		return nil, err
+	}
 	registerOwn(own, a, windows, uses, grpcCert)
 	found.register(own)
 
@@ -109,6 +122,8 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 		}},
 		{"partitions", 5 * time.Second, windows.Run},
 		{"sessions", 5 * time.Second, a.access.Run},
+		{"deleted tenants", 5 * time.Second, a.directory.Run},
+		{"audit", 5 * time.Second, record.Run},
 		{"token uses", 5 * time.Second, uses.Run},
 		{"sightings", 5 * time.Second, a.fleet.Run},
 	}, found.parts(), []part{
@@ -121,15 +136,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 }
 
 // agentSide is what agents speak to.
-func (a *app) agentSide(cfg *config, windows *metrics.Service, found evidence, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
-	key, err := auth.LoadOrCreateKey(cfg.keyFile)
-	if err != nil {
-		return nil, err
-	}
-	sealer, err := auth.NewSealer(key)
-	if err != nil {
-		return nil, err
-	}
+func (a *app) agentSide(cfg *config, sealer *auth.Sealer, windows *metrics.Service, found evidence, own prometheus.Registerer, log *slog.Logger) (*ingest.Server, error) {
 	ca, err := auth.NewNodeCA(a.directory, a.directory, sealer, log, auth.NodeCAConfig{TrustDomain: cfg.trustDomain})
 	if err != nil {
 		return nil, err
@@ -143,32 +150,31 @@ func (a *app) agentSide(cfg *config, windows *metrics.Service, found evidence, o
 }
 
 // callerSide is what people, scripts and models speak to.
-func (a *app) callerSide(cfg *config, reg *inspector.Registry, windows *metrics.Service, found evidence, uses *auth.Uses, own prometheus.Registerer, log *slog.Logger) http.Handler {
-	tokens := auth.NewOperatorTokens(a.access, uses, auth.OperatorConfig{})
-	verifier := auth.NewVerifier(a.directory, tokens)
-	challenger := auth.NewChallenger(a.site, a.directory, nil, log)
-	sessions := auth.NewSessions(a.site, verifier, tokens, a.access, uses, 0)
-	fence := auth.NewFence(a.site)
-	gate := auth.NewGate(a.site, verifier, sessions, challenger)
-	metadata := auth.NewMetadata(a.site, a.directory, nil)
-	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{"tokens": tokens.Stats, "sessions": sessions.Stats}), refusals(verifier, fence))
+func (a *app) callerSide(cfg *config, d door, reg *inspector.Registry, windows *metrics.Service, found evidence, record *audit.Service, own prometheus.Registerer, log *slog.Logger) (http.Handler, error) {
 	api := rest.New(rest.Config{
-		Log: log, Guards: rest.Guards{Gate: gate, Fence: fence, Sessions: sessions, Challenger: challenger},
+		Log: log, Guards: rest.Guards{Gate: d.gate, Fence: d.fence, Sessions: d.sessions, Challenger: d.challenger},
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Events: found.events, Tasks: found.tasks, Registry: reg, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
 	})
-	a.tools = mcp.New(mcp.Config{
-		Challenger: challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Registry: reg},
-		Log: log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
-	})
-	tools := fence.Hosts(fence.Origins(gate.Bearer(a.tools)))
+	tools := mcp.Config{
+		Challenger: d.challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Running: fleet.NewRunning(a.db, reg), Registry: reg},
+		ToolSets: cfg.toolSets, ReadOnly: cfg.readOnly, Exclude: cfg.exclude,
+		Limits: d.limiter, Auditor: record, ClientAddr: a.site.ClientAddr,
+		Dashboard: func(slug string) string { return a.site.Origin() + "/t/" + slug + "/ui" },
+		Log:       log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
+	}
+	if err := tools.Check(); err != nil {
+		return nil, fmt.Errorf("%w: --toolsets or --exclude-tools: %w", errUsage, err)
+	}
+	a.tools = mcp.New(tools)
+	guarded := d.fence.Hosts(d.fence.Origins(d.gate.Bearer(a.tools)))
 
 	r := chi.NewRouter()
-	r.Handle("/t/{tenant}/mcp", tools)
-	r.Handle("/t/{tenant}/mcp/", tools) // never a redirect: it would lose the Authorization header
-	r.Handle("/t/{tenant}/mcp/.well-known/*", metadata)
-	r.Handle("/.well-known/*", metadata)
+	r.Handle("/t/{tenant}/mcp", guarded)
+	r.Handle("/t/{tenant}/mcp/", guarded) // never a redirect: it would lose the Authorization header
+	r.Handle("/t/{tenant}/mcp/.well-known/*", d.metadata)
+	r.Handle("/.well-known/*", d.metadata)
 	r.NotFound(api.ServeHTTP)
-	return r
+	return r, nil
 }
 
 // checks is what readiness asks.

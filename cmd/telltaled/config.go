@@ -11,7 +11,11 @@ import (
 	"strings"
 
 	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
 )
+
+// documentation is where the metadata sends whoever connects.
+const documentation = "https://github.com/telltale-dev/telltale/blob/main/docs/connect.md"
 
 // config is everything that serve can be told. dev fills most of it itself.
 type config struct {
@@ -27,6 +31,11 @@ type config struct {
 	trustDomain       string
 	noMCP             bool
 	strictEras        bool
+	toolSets, exclude words
+	readOnly          bool
+	soleTenant        string
+	issuerNets        words
+	issuerLoopback    bool // dev alone: issuers may be plain http on this machine
 	migrate           bool
 	logLevel, logForm string
 }
@@ -49,6 +58,11 @@ func (c *config) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.trustDomain, "trust-domain", "telltale", "SPIFFE trust `DOMAIN` of node certificates; never change it")
 	fs.BoolVar(&c.noMCP, "no-mcp", false, "offer MCP to nobody")
 	fs.BoolVar(&c.strictEras, "strict-mcp", false, "refuse clients that mix the MCP revisions in one conversation")
+	fs.Var(&c.toolSets, "toolsets", "MCP tool `SETS` that are offered at most, comma-separated: observe, diagnose, jobs, apps (the default), act, maintain, admin")
+	fs.BoolVar(&c.readOnly, "read-only", false, "offer no MCP tool that changes anything, whatever --toolsets says")
+	fs.Var(&c.exclude, "exclude-tools", "MCP `TOOLS` or sets that are never offered")
+	fs.StringVar(&c.soleTenant, "sole-tenant", "", "`SLUG` of the only tenant: its metadata is answered at the root, too")
+	fs.Var(&c.issuerNets, "issuer-networks", "private `NETWORKS` in which tenants' identity providers may live; by default none is reached")
 	fs.BoolVar(&c.migrate, "migrate", false, "bring the database's schema up to date before serving")
 	logFlags(fs, &c.logLevel, &c.logForm)
 }
@@ -90,6 +104,12 @@ func (c *config) check() error {
 	}
 	if _, err := c.proxyNets(); err != nil {
 		bad = append(bad, err)
+	}
+	if _, err := c.fetcher(); err != nil {
+		bad = append(bad, err)
+	}
+	if c.soleTenant != "" && tenants.CheckSlug(c.soleTenant) != nil {
+		say("--sole-tenant %q: want a tenant's slug, 1 to 40 of a-z, 0-9 and -", c.soleTenant)
 	}
 	if !strings.HasPrefix(c.http, "unix:") {
 		routable, err := routable(c.http)
@@ -137,14 +157,22 @@ func routable(addr string) (bool, error) {
 }
 
 func (c *config) proxyNets() ([]netip.Prefix, error) {
+	nets, err := c.proxies.prefixes("--trusted-proxies")
+	for _, n := range nets {
+		if n.Bits() == 0 {
+			return nil, fmt.Errorf("--trusted-proxies: %s is everybody: name the proxy's own network, whose word on who calls is believed", n)
+		}
+	}
+	return nets, err
+}
+
+// prefixes reads the words of a flag as networks.
+func (w words) prefixes(flag string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
-	for _, p := range c.proxies {
+	for _, p := range w {
 		n, err := netip.ParsePrefix(p)
 		if err != nil {
-			return nil, fmt.Errorf("--trusted-proxies: %q is no prefix such as 10.0.0.0/8", p)
-		}
-		if n.Bits() == 0 {
-			return nil, fmt.Errorf("--trusted-proxies: %s is everybody: name the proxy's own network, whose word on who calls is believed", p)
+			return nil, fmt.Errorf("%s: %q is no prefix such as 10.0.0.0/8", flag, p)
 		}
 		out = append(out, n)
 	}
@@ -168,6 +196,7 @@ func (c *config) site(bound net.Addr) (*auth.Site, error) {
 	return auth.NewSite(auth.SiteConfig{
 		PublicURL: public, AllowedHosts: c.hosts, AllowedOrigins: c.origins,
 		TrustedProxies: nets, TrustUnix: strings.HasPrefix(c.http, "unix:"),
+		SoleTenant: c.soleTenant, Documentation: documentation,
 	})
 }
 

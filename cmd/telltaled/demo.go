@@ -94,6 +94,9 @@ func (a *app) devTenant(ctx context.Context, slug string, oldEnrol []string) (t 
 		return t, nil, err
 	}
 	sc := auth.Local(ten, "telltaled dev", tenants.Admin)
+	if err := a.devPolicy(ctx, sc); err != nil {
+		return t, nil, err
+	}
 	t = readyTenant{Slug: slug, MCPURL: a.site.MCP(slug), RESTURL: a.site.REST(slug), OperatorTokens: map[string]string{}}
 	for _, scope := range tenants.AllScopes() {
 		kind := strings.TrimPrefix(scope.String(), "telltale:")
@@ -123,6 +126,17 @@ func (a *app) devTenant(ctx context.Context, slug string, oldEnrol []string) (t 
 		*tok.secret, enrolIDs = secret, append(enrolIDs, made.ID)
 	}
 	return t, enrolIDs, nil
+}
+
+// devPolicy gives a demo tenant, once, room for scripts and load tests that a
+// real one has no use for.
+func (a *app) devPolicy(ctx context.Context, sc tenants.Scope) error {
+	now, err := a.access.Policy(ctx, sc)
+	if err != nil || !now.UpdatedAt.IsZero() {
+		return err
+	}
+	_, err = a.access.SetPolicy(ctx, sc, tenants.Policy{PrincipalRate: 60_000, TenantRate: 600_000}, nil)
+	return err
 }
 
 // devEnrolUses is how many nodes the ready file's enrolment token is good for.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/mcp"
 	"github.com/telltale-dev/telltale/migrations"
-	"github.com/telltale-dev/telltale/tenants/access"
 	"github.com/telltale-dev/telltale/tenants/tenantdb/localpg"
 )
 
@@ -158,19 +158,10 @@ func devConfig(o *devOptions, dir, dsn string) (cfg *config, caFile string, err 
 	if err != nil {
 		return nil, "", err
 	}
-	keyFile := filepath.Join(dir, "sealing.key")
-	key, err := auth.LoadOrCreateKey(keyFile)
-	if err != nil {
-		return nil, "", err
-	}
-	sealer, err := auth.NewSealer(key)
-	if err != nil {
-		return nil, "", err
-	}
 	return &config{
-		db:   database{dsn: secret(dsn), trust: access.Config{Sealer: sealer, AllowHTTPLoopback: true}}, // the demo issuer is plain http
-		http: o.http, grpc: o.grpc, mgmt: o.mgmt,
-		grpcCert: tls.CertFile, grpcKey: tls.KeyFile, keyFile: keyFile, trustDomain: "telltale",
+		db: database{dsn: secret(dsn)}, http: o.http, grpc: o.grpc, mgmt: o.mgmt,
+		grpcCert: tls.CertFile, grpcKey: tls.KeyFile, keyFile: filepath.Join(dir, "sealing.key"), trustDomain: "telltale",
+		toolSets: mcp.ToolSets(), issuerLoopback: true, // the demo issuer is plain http
 	}, tls.CAFile, nil
 }
 
