@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { readdirSync, statSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { test } from 'node:test';
 
 import { acme, authorize, base, basic, Browser, globex, part, Server } from './client.mjs';
@@ -200,6 +202,22 @@ test('a restart keeps keys, registrations and tokens; SIGHUP adds a key', async 
   const token = (await authorize(s, { resource: acme })).access_token;
   assert.equal(part(token, 0).kid, fresh);
   assert.equal(part((await authorize(s, { resource: acme, scope: 'openid' })).id_token, 0).kid, fresh);
+});
+
+test('it ends with its parent', async (t) => {
+  const s = await Server.start(t);
+  await s.stop();
+  const file = join(s.dir, 'config.json');
+  const shell = spawn('sh', ['-c', '"$0" "$1" --config "$2" & echo child $!; wait', process.execPath, new URL('../server.mjs', import.meta.url).pathname, file], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const lines = createInterface({ input: shell.stdout })[Symbol.asyncIterator]();
+  const child = Number((await lines.next()).value.split(' ')[1]);
+  assert.match((await lines.next()).value, /^ready /);
+  shell.kill('SIGKILL');
+  // Its end closes the pipe that it shares with the shell.
+  const over = AbortSignal.timeout(10_000);
+  over.addEventListener('abort', () => process.kill(child, 'SIGKILL'));
+  assert.equal((await lines.next()).done, true);
+  assert.ok(!over.aborted);
 });
 
 test('it refuses a listener that others can reach', async (t) => {
