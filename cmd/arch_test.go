@@ -44,12 +44,13 @@ var rules = []rule{
 
 	// slices: never a sibling
 	{"tenants/*", []string{"tenants", "tenants/fault", "tenants/tenantdb", "agent/inspector"}, []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"}, "a slice declares a small interface for what it needs of another; cmd wires it"},
-	{"auth", []string{"tenants", "tenants/fault"}, []string{"github.com/google/uuid"}, "its stores are small interfaces that slices satisfy"},
+	{"auth", []string{"tenants", "tenants/fault"}, []string{"github.com/google/uuid", "github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4"}, "its stores are small interfaces that slices satisfy"},
+	{"auth/authtest", nil, []string{"github.com/go-jose/go-jose/v4"}, "identity providers for tests; no binary links it"},
 
 	// adapters: none imports another
-	{"api/rest", []string{"tenants", "tenants/events", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
+	{"api/rest", []string{"tenants", "tenants/audit", "tenants/events", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
 	{"api/ingest", []string{"tenants", "tenants/fault", "tenants/directory", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "github.com/prometheus/client_golang", "golang.org/x"}, "gRPC for agents"},
-	{"mcp/...", []string{"tenants", "tenants/events", "tenants/explain", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a thin adapter over the services; never through REST"},
+	{"mcp/...", []string{"tenants", "tenants/audit", "tenants/events", "tenants/explain", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a thin adapter over the services; never through REST"},
 
 	// node
 	{"agent/bpfload", []string{"agent/inspector"}, []string{"github.com/cilium/ebpf", "golang.org/x/sys"}, "loads programs one by one and classifies what fails"},
@@ -66,7 +67,8 @@ var rules = []rule{
 	// mains
 	{"cmd/telltaled", []string{"api/rest", "api/ingest", "mcp", "tenants", "tenants/...", "auth", "migrations", "web", "agent/inspector", "agent/inspector/all"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang", "gopkg.in/yaml.v3", "github.com/jackc/pgx/v5"}, "builds the server; links no collector or probe"},
 	{"cmd/telltale-agent", []string{"agent/..."}, []string{"gopkg.in/yaml.v3", "golang.org/x", "google.golang.org/grpc"}, "builds the agent; links no server package"},
-	{"cmd/telltale", nil, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client like any other: links no server or agent package"},
+	{"cmd/telltale", []string{"cmd/telltale/login"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client like any other: links no server or agent package"},
+	{"cmd/telltale/login", nil, nil, "signs in and keeps what it got, as any OAuth client would"},
 }
 
 // forbidden names edges that a table of what is allowed could let slip when a
@@ -80,6 +82,8 @@ var forbidden = []struct{ from, to, why string }{
 	{"cmd/telltaled", "agent/uplink", "the server links no agent code"},
 	{"cmd/telltale-agent", "tenants/tenantdb", "the agent never sees a database"},
 	{"auth", "tenants/access", "auth's stores are interfaces"},
+	{"cmd/telltaled", "auth/authtest", "identity providers of tests stay out of the server"},
+	{"tenants/audit", "tenants/access", "slices are siblings"},
 	{"tenants/metrics", "tenants/fleet", "slices are siblings"},
 	{"tenants/fleet", "tenants/directory", "slices are siblings"},
 	{"tenants/events", "tenants/tasks", "slices are siblings"},
