@@ -1,8 +1,11 @@
 package e2e_test
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -212,5 +215,71 @@ func TestWithoutIdentityProvider(t *testing.T) {
 	s.interrupt()
 	if s.Issuer != nil || !strings.Contains(s.output.String(), "no identity provider: there is none in") {
 		t.Errorf("issuer %v:\n%s", s.Issuer, s.output)
+	}
+}
+
+// A person signs in from the command line and works with what they got.
+func TestLogin(t *testing.T) {
+	s := startDev(t, newDataDir(t), nil, "--no-agent", "--idp-dir", idpDir)
+	idp := authtest.At(*s.Issuer, s.BaseURL)
+	for _, c := range []struct {
+		account, slug string
+		diagnoses     bool
+	}{{authtest.Alice, "acme", true}, {authtest.Bob, "acme", false}, {authtest.Carol, "globex", true}} {
+		t.Run(c.account, func(t *testing.T) {
+			home, x := t.TempDir(), s.tenant(t, c.slug)
+			env := append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, ".config"), "TELLTALE_URL="+x.MCPURL, "TELLTALE_TOKEN=")
+			login(t, idp, c.account, env)
+
+			var modes []string
+			if err := filepath.WalkDir(home, func(path string, d os.DirEntry, err error) error {
+				if info, e := os.Stat(path); err == nil && e == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+					modes = append(modes, path)
+				}
+				return err
+			}); err != nil || len(modes) > 0 {
+				t.Errorf("readable for others: %v, %v", modes, err)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "telltale"), "tools")
+			cmd.Env = env
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "metrics_summary") || strings.Contains(string(out), "profile_on_cpu") != c.diagnoses {
+				t.Errorf("tools: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// login runs `telltale login` and plays the browser.
+func login(t *testing.T, idp *authtest.Provider, account string, env []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "telltale"), "login", "--no-browser", "--scopes", "read,diagnose")
+	cmd.Env = env
+	r, w := io.Pipe()
+	defer r.Close()
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		w.Close()
+		ended <- err
+	}()
+	var said strings.Builder
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		fmt.Fprintln(&said, lines.Text())
+		if at := strings.Index(lines.Text(), idp.Issuer()+"/auth?"); at >= 0 {
+			back := idp.SignIn(t, account, strings.Fields(lines.Text()[at:])[0])
+			if a := call(t, http.MethodGet, back.String(), "", ""); a.status != http.StatusOK {
+				t.Errorf("the browser comes back to %d %s", a.status, a.body)
+			}
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Fatalf("login: %v\n%s", err, said.String())
 	}
 }
