@@ -23,10 +23,15 @@ type listener struct {
 // listen opens a stream and waits for its acknowledgement.
 func (w *world) listen(t *testing.T, bearer string, uris ...string) (*listener, string) {
 	t.Helper()
-	body, header := modernMeta(listenMethod, `"notifications":{"resourceSubscriptions":["`+strings.Join(uris, `","`)+`"]}`)
+	return w.listenTo(t, bearer, "", `"resourceSubscriptions":["`+strings.Join(uris, `","`)+`"]`)
+}
+
+func (w *world) listenTo(t *testing.T, bearer, query, notifications string) (*listener, string) {
+	t.Helper()
+	body, header := modernMeta(listenMethod, `"notifications":{`+notifications+`}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+"/t/acme/mcp", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL+"/t/acme/mcp"+query, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,5 +261,59 @@ func TestLostHints(t *testing.T) {
 	lost()
 	if m := limited.next(); !strings.Contains(m, recentURI) {
 		t.Errorf("got %s", m)
+	}
+}
+
+// TestListChangesAreTold: a stream that asked for it is told when the fleet
+// changed its caller's list of tools, and of nothing else.
+func TestListChangesAreTold(t *testing.T) {
+	b := newBackend()
+	run := &fakeRunning{fleets: map[string][]string{"acme": {"network"}, "globex": {"network"}}, b: b}
+	w := start(t, stub{}, func(c *Config) {
+		withBackend(b)(c)
+		c.Services.Running, c.ListenLook = run, time.Millisecond
+	})
+	open := func(bearer, query, notifications string) (*listener, string) {
+		return w.listenTo(t, bearer, query, notifications)
+	}
+	const lists = `"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true`
+	mine, ack := open("diagnose", "", lists)
+	if !strings.Contains(ack, `"toolsListChanged":true`) || strings.Contains(ack, "promptsListChanged") || strings.Contains(ack, "resourcesListChanged") {
+		t.Errorf("agreed to %s", ack)
+	}
+	both, ack := open("diagnose", "", lists+`,"resourceSubscriptions":["`+recentURI+`"]`)
+	if !strings.Contains(ack, recentURI) || !strings.Contains(ack, `"toolsListChanged":true`) {
+		t.Errorf("agreed to %s", ack)
+	}
+	reader, _ := open("read", "", lists)                      // sees no tool of a component
+	narrow, _ := open("diagnose", "?toolsets=observe", lists) // nor does this URL
+	foreign, _ := open("diagnose@globex", "", lists)          // nor does the other tenant's fleet change
+	if l, ack := open("payloads", "", lists); strings.Contains(ack, "toolsListChanged") || !strings.Contains(l.next(), `"id":7`) {
+		t.Errorf("a caller without tools: %s", ack)
+	}
+	for _, fleet := range [][]string{{"network", "storage"}, {"network"}, {"network", "process"}} {
+		run.set("acme", fleet...)
+		for _, l := range []*listener{mine, both} {
+			if m := l.next(); !strings.Contains(m, "notifications/tools/list_changed") || !strings.Contains(m, "subscriptionId") {
+				t.Errorf("got %s", m)
+			}
+		}
+	}
+	b.tellOf(w.tenant, b.plant(b.node("acme-db1"), "retransmit_burst", nil), b.node("acme-db1"))
+	if m := both.next(); !strings.Contains(m, recentURI) {
+		t.Errorf("got %s", m)
+	}
+	for name, l := range map[string]*listener{"reader": reader, "narrow": narrow, "foreign": foreign, "mine": mine} {
+		select {
+		case m := <-l.lines:
+			t.Errorf("%s: one more message: %s", name, m)
+		default:
+		}
+	}
+	for _, version := range []string{"2025-11-25", modernVersion} {
+		caps := connect(t, w.URL+"/t/acme/mcp", "diagnose", version).InitializeResult().Capabilities
+		if caps.Tools == nil || caps.Tools.ListChanged != (version == modernVersion) {
+			t.Errorf("%s: capabilities %+v", version, caps.Tools)
+		}
 	}
 }

@@ -42,14 +42,17 @@ type Events interface {
 	Subscribe(tenants.TenantID) (<-chan events.Change, func())
 }
 
-// Services is what the tools and resources ask. Tasks, Events and Explain may
-// be nil; then what stands on them does not exist.
+// Services is what the tools and resources ask. All but Fleet, Metrics and
+// Registry may be nil; then what stands on them does not exist.
 type Services struct {
 	Fleet    Fleet
 	Metrics  Metrics
 	Tasks    Tasks
 	Events   Events
 	Explain  Explain
+	Tokens   Tokens
+	Audit    Audit
+	Usage    Usage
 	Running  Running             // nil: every tool is listed, whatever the nodes run
 	Registry *inspector.Registry // complete; names the modules, tasks and events
 
@@ -79,5 +82,6 @@ func toolTable(s Services) []Tool {
 		diagnoseTasks(s),
 		diagnoseEnd(s),
 		diagnosePromote(s),
+		adminTools(s),
 	)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // scopesOfSet says which scope each tool set needs.
-var scopesOfSet = map[string]tenants.Scopes{observeSet: tenants.Read, diagnoseSet: tenants.Diagnose}
+var scopesOfSet = map[string]tenants.Scopes{observeSet: tenants.Read, diagnoseSet: tenants.Diagnose, adminSet: tenants.Admin}
 
 // internalWords must not reach a client: names of tables, packages and parts.
 var internalWords = regexp.MustCompile(`(?i)\b(postgres|sql|pgx|tenantdb|goroutine|panic|row.level|win_\w+|node_head|microdcs|deepsight|cronstable)\b`)
@@ -24,7 +24,7 @@ var internalWords = regexp.MustCompile(`(?i)\b(postgres|sql|pgx|tenantdb|gorouti
 // allTools is the table with everything that is optional.
 func allTools() []Tool {
 	b := newBackend()
-	return toolTable(Services{Registry: b.reg, Tasks: fakeTasks{b}, Events: fakeEvents{b}, Explain: fakeExplain{b}})
+	return toolTable(Services{Registry: b.reg, Tasks: fakeTasks{b}, Events: fakeEvents{b}, Explain: fakeExplain{b}, Tokens: fakeAdmin{}, Audit: fakeAdmin{}, Usage: fakeAdmin{}})
 }
 
 func TestEveryTool(t *testing.T) {
@@ -139,8 +139,11 @@ func TestDefaultListIsSmall(t *testing.T) {
 	} else {
 		t.Logf("the default list costs %d tokens", n)
 	}
-	if n := len(toolList(t, w, "read,diagnose,act,approve,maintain,admin", "")) / 4; n > 12000 {
+	all := start(t, stub{}, withEverything(newBackend()))
+	if n := len(toolList(t, all, everyScope, "")) / 4; n > 12000 {
 		t.Errorf("all sets cost %d tokens, at most 12000 are allowed", n)
+	} else {
+		t.Logf("all sets cost %d tokens", n)
 	}
 	if n := len(strings.Fields(instructions)); n > 500 {
 		t.Errorf("the instructions have %d words, at most 500 are allowed", n)
@@ -153,12 +156,19 @@ func TestDefaultListIsSmall(t *testing.T) {
 // TestToolSnapshots keeps every word that a client sees of the tools: a change
 // must be accepted in the golden file.
 func TestToolSnapshots(t *testing.T) {
-	w := start(t, stub{}, withBackend(newBackend()))
+	standard, everything := start(t, stub{}, withBackend(newBackend())), start(t, stub{}, withEverything(newBackend()))
 	ar := &txtar.Archive{Comment: []byte("tools/list by scopes of the caller and query of the URL; go test ./mcp -update accepts a change\n")}
-	for _, c := range []struct{ bearer, query string }{
-		{"read", ""}, {"read,diagnose", ""}, {"payloads", ""}, {"admin", ""}, {"read,diagnose", "?toolsets=diagnose&readonly=1&exclude=trace_slow_io"},
+	for _, c := range []struct {
+		w             *world
+		name          string
+		bearer, query string
+	}{
+		{standard, "", "read", ""}, {standard, "", "read,diagnose", ""}, {standard, "", "payloads", ""}, {standard, "", "admin", ""},
+		{standard, "", "read,diagnose", "?readonly=1"}, {standard, "", "read,diagnose", "?toolsets=observe"},
+		{standard, "", "read,diagnose", "?exclude=observe,promote_evidence,trace_slow_io"}, {standard, "", "read,diagnose", "?toolsets=diagnose&readonly=1&exclude=trace_slow_io"},
+		{everything, "all sets, ", everyScope, ""}, {everything, "all sets, ", everyScope, "?toolsets=admin"}, {everything, "all sets, ", "read,diagnose", ""},
 	} {
-		ar.Files = append(ar.Files, txtar.File{Name: c.bearer + c.query, Data: pretty(t, toolList(t, w, c.bearer, c.query))})
+		ar.Files = append(ar.Files, txtar.File{Name: c.name + c.bearer + c.query, Data: pretty(t, toolList(t, c.w, c.bearer, c.query))})
 	}
 	// The same list needs no second copy.
 	for i := 1; i < len(ar.Files); i++ {
