@@ -41,7 +41,7 @@ func start(t *testing.T) *world {
 	db := dbtest.New(t)
 	reg := &inspector.Registry{}
 	all.Register(reg)
-	dir, acc := directory.New(db, log, directory.Config{}), access.New(db, log, nil)
+	dir, acc := directory.New(db, log, directory.Config{}), access.New(db, log, access.Config{})
 	nodes := fleet.New(db, reg, fleet.Config{Replica: "r1"}, log)
 	windows := metrics.New(db, reg, metrics.Config{}, log)
 	found := events.New(db, reg, dir, windows, nil, events.Config{}, log)
