@@ -112,6 +112,14 @@ func TestRealAnswersMatchTheDocument(t *testing.T) {
 	check(find("getSession"), w.do("GET", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)}))
 	check(find("deleteSession"), w.do("DELETE", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)}))
 	check(find("deleteSession"), w.do("DELETE", "/t/acme/api/v1/session", "", ""))
+	refused := w.do("GET", "/t/acme/api/v1/nodes", "hunter2", "")
+	for id, path := range map[string]string{"getConnectPage": "/t/acme/connect", "getConnect": "/t/acme/connect.json"} {
+		for _, query := range []string{"", "?reference=" + refused.Header.Get(auth.ReferenceHeader), "?reference=" + strings.Repeat("a", 20), "?nonsense=1"} {
+			for _, token := range []string{w.admin, w.read, w.globex, ""} {
+				check(find(id), w.do("GET", path+query, token, ""))
+			}
+		}
+	}
 	check(find("getOpenAPI"), w.do("GET", "/api/v1/openapi.yaml", "", ""))
 	check(find("getLiveness"), w.do("GET", "/healthz", "", ""))
 	check(find("getReadiness"), w.do("GET", "/readyz", "", ""))

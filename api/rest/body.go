@@ -38,7 +38,11 @@ func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any) error {
 	if err != nil {
 		return bodyFault(err)
 	}
-	return decodeStrict(body, dst)
+	if err := decodeStrict(body, dst); err != nil {
+		return err
+	}
+	callOf(r.Context()).sent = sentOf(dst)
+	return nil
 }
 
 func bodyFault(err error) error {

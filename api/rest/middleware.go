@@ -26,8 +26,10 @@ var errDeadline = errors.New("the answer's time is over")
 // record is what the access line of one request says; handlers further in
 // fill it.
 type record struct {
-	scope tenants.Scope
-	err   error
+	scope   tenants.Scope
+	err     error
+	sent    []string // members of the body, see sentOf
+	audited bool     // the request has its own entry in the audit
 }
 
 type recordKey struct{}

@@ -15,6 +15,7 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -104,6 +105,8 @@ func TestDocumentNamesEveryField(t *testing.T) {
 		"ContextValue": events.ContextValue{}, "TaskRequest": taskRequest{}, "Task": tasks.Task{}, "TaskRun": tasks.Run{}, "TaskSummary": tasks.Summary{}, "TaskPage": taskPage{},
 		"TaskResult": inspector.TaskResult{}, "ResultRow": inspector.ResultRow{}, "ResultSample": inspector.ResultSample{}, "NextStep": inspector.NextStep{},
 		"Profile": inspector.Profile{}, "ProfileFrame": inspector.ProfileFrame{}, "FoldedStack": inspector.FoldedStack{},
+		"AuditPage": auditPage{}, "AuditEntry": audit.Row{}, "AuditCaller": audit.Caller{}, "ConnectVerdict": verdict{}, "Connection": connection{},
+		"ConnectEndpoints": endpoints{}, "ConnectAttempt": attempt{}, "TestStep": tenants.Step{},
 		"SessionRequest": signInRequest{}, "Liveness": liveness{}, "Readiness": readyAnswer{}, "Version": Version{},
 	} {
 		ref := doc.Components.Schemas[name]

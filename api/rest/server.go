@@ -52,6 +52,7 @@ type Guards struct {
 	Fence      *auth.Fence
 	Sessions   *auth.Sessions
 	Challenger *auth.Challenger
+	Limiter    *auth.Limiter // optional: calls a minute
 }
 
 // Config builds a Server. All but the fields marked optional must be set.
@@ -63,6 +64,11 @@ type Config struct {
 	Metrics Metrics
 	Events  Events
 	Tasks   Tasks
+	Audit   Audit
+	Door    Door
+	Tenants Tenants
+	Trusts  Trusts // optional: then no tenant has an issuer
+	Site    *auth.Site
 	// Registry is complete; it says which kinds of task REST may start.
 	Registry *inspector.Registry
 	Ready    []Check // what /readyz asks, in this order
@@ -131,7 +137,10 @@ func (s *Server) routes() *chi.Mux {
 
 	g := s.cfg.Guards
 	door := chi.Chain(g.Fence.Hosts, g.Fence.Origins, s.sealed)
-	known := chi.Chain(g.Gate.BearerOrSession, s.noted)
+	known := chi.Chain(g.Gate.BearerOrSession, s.noted, s.watched)
+	if g.Limiter != nil {
+		known = append(known, g.Limiter.REST)
+	}
 	api := r.With(door...)
 	api.Post(base+"/session", s.signIn)
 	api.Get(base+"/session", s.whoAmI)
@@ -151,15 +160,19 @@ func (s *Server) routes() *chi.Mux {
 	read.Get(base+"/tasks/{ticket}", s.answer(s.getTask))
 
 	diagnose := g.Gate.Require(tenants.Diagnose)
-	api.With(known...).With(diagnose).Delete(base+"/tasks/{ticket}", s.answer(s.cancelTask))
-	all.With(within(taskTimeout)).With(door...).With(known...).With(diagnose).Post(base+"/tasks", s.startTask)
+	api.With(known...).With(diagnose, s.recorded(false)).Delete(base+"/tasks/{ticket}", s.answer(s.cancelTask))
+	all.With(within(taskTimeout)).With(door...).With(known...).With(diagnose, s.recorded(false)).Post(base+"/tasks", s.startTask)
 
 	live := all.With(door...).With(known...).With(g.Gate.Require(tenants.Read)) // without an end of their own
 	live.Get(base+"/events/stream", s.stream(s.eventStream))
 	live.Get(base+"/tasks/{ticket}/stream", s.stream(s.taskStream))
 
-	admin := api.With(known...).With(g.Gate.Require(tenants.Admin))
+	admin := api.With(known...).With(g.Gate.Require(tenants.Admin), s.recorded(true))
 	admin.Put(base+"/nodes/{node}/modules", s.answer(s.setModules))
+	admin.Get(base+"/audit", s.answer(s.listAudit))
+
+	r.With(door...).Get("/t/{tenant}/connect", s.connectPage)
+	r.With(door...).Get("/t/{tenant}/connect.json", s.connect)
 
 	if d := s.cfg.Dashboard; d != nil {
 		pages := r.With(g.Fence.Hosts)

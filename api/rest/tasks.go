@@ -33,8 +33,8 @@ const taskTimeout = tasks.ShortTask + tasks.StartWithin + tasks.RunGrace + tasks
 const accepted tasks.State = "ACCEPTED"
 
 type taskRequest struct {
-	Kind      string            `json:"kind"`
-	Node      string            `json:"node,omitempty"`
+	Kind      string            `json:"kind" audit:"value"`
+	Node      string            `json:"node,omitempty" audit:"value"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	Arguments map[string]any    `json:"arguments,omitempty"`
 }

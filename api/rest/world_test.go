@@ -21,6 +21,7 @@ import (
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/directory"
 	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -37,6 +38,7 @@ type world struct {
 	metrics *metrics.Service
 	events  *events.Service
 	tasks   *tasks.Service
+	audit   *audit.Service
 	dir     *directory.Service
 	cfg     Config
 	srv     *Server
@@ -90,6 +92,8 @@ func newWorld(t testing.TB) *world {
 
 	w.tasks = tasks.New(db, reg, w.fleet, nil, tasks.Config{Replica: "test"}, quiet)
 	w.events = events.New(db, reg, w.dir, w.metrics, nil, events.Config{}, quiet)
+	w.audit = audit.New(db, audit.Config{Replica: "test"}, quiet)
+	w.run(w.audit.Run)
 	w.run(w.tasks.Run)
 	w.run(w.events.Run)
 
@@ -98,11 +102,11 @@ func newWorld(t testing.TB) *world {
 	tokens := auth.NewOperatorTokens(acc, nil, auth.OperatorConfig{TTL: time.Millisecond})
 	verifier := auth.NewVerifier(w.dir, tokens)
 	sessions := auth.NewSessions(site, verifier, tokens, acc, nil, time.Millisecond)
-	challenger := auth.NewChallenger(site, w.dir, nil, log)
+	challenger := auth.NewChallenger(site, w.dir, nil, log).Reporting(w.audit)
 	w.cfg = Config{
 		Log:    log,
 		Guards: Guards{Gate: auth.NewGate(site, verifier, sessions, challenger), Fence: auth.NewFence(site), Sessions: sessions, Challenger: challenger},
-		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Registry: reg, StreamLife: 50 * time.Millisecond,
+		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Audit: w.audit, Door: w.audit, Tenants: w.dir, Trusts: acc, Site: site, Registry: reg, StreamLife: 50 * time.Millisecond,
 		Ready:   []Check{{Name: "database", Ask: func(context.Context) error { return nil }}},
 		Version: Version{Version: "0.1.0", Commit: "abcdef", Go: "go1.26"},
 		Own:     prometheus.NewRegistry(),
@@ -398,6 +402,7 @@ func operations() []operation {
 		{"startTask", "POST", "/tasks", `{"kind":"trace_opens","node":"{node}","arguments":{"duration_s":1}}`, tenants.Diagnose, 200},
 		{"getTask", "GET", "/tasks/{ticket}", "", tenants.Read, 200},
 		{"cancelTask", "DELETE", "/tasks/{ticket}", "", tenants.Diagnose, 200},
+		{"listAudit", "GET", "/audit", "", tenants.Admin, 200},
 		{"streamTask", "GET", "/tasks/{ticket}/stream", "", tenants.Read, 200},
 	}
 }

@@ -164,8 +164,23 @@ func (s *Service) Recent(ctx context.Context, scope tenants.Scope) ([]tenants.At
 	if err := scope.Require(tenants.Admin); err != nil {
 		return nil, err
 	}
+	d := &s.door
+	d.mu.Lock()
+	waiting := slices.Clone(d.waiting[scope.Tenant])
+	d.mu.Unlock()
 	list, err := tenantdb.Query(ctx, s.db, scope.Tenant, sqlAttemptsRecent, []any{scope.Tenant, s.now().Add(-day), MaxAttempts}, scanAttempt(scope.Tenant))
-	return list, tenantdb.Fault(err)
+	if err != nil {
+		return nil, tenantdb.Fault(err)
+	}
+	for _, a := range waiting { // it may be written by now
+		if !slices.ContainsFunc(list, func(b tenants.Attempt) bool {
+			return a.Reference == b.Reference && a.Step == b.Step && a.At.Equal(b.At)
+		}) {
+			list = append(list, a.Attempt)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b tenants.Attempt) int { return b.At.Compare(a.At) })
+	return list[:min(len(list), MaxAttempts)], nil
 }
 
 func scanAttempt(t tenants.TenantID) pgx.RowToFunc[tenants.Attempt] {
