@@ -20,6 +20,7 @@ import (
 	"github.com/telltale-dev/telltale/mcp"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/directory"
 	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -47,7 +48,8 @@ func start(t *testing.T) *world {
 	found := events.New(db, reg, dir, windows, nil, events.Config{}, log)
 	work := tasks.New(db, reg, nodes, nil, tasks.Config{Replica: "r1"}, log)
 	must(t, windows.EnsurePartitions(t.Context()))
-	run(t, found.Run, work.Run)
+	record := audit.New(db, audit.Config{Replica: "r1"}, log)
+	run(t, found.Run, work.Run, record.Run)
 
 	tenant, err := dir.CreateTenant(t.Context(), "acme", "The acme company")
 	must(t, err)
@@ -60,7 +62,9 @@ func start(t *testing.T) *world {
 	challenger := auth.NewChallenger(site, dir, nil, log)
 	gate := auth.NewGate(site, auth.NewVerifier(dir, auth.NewOperatorTokens(acc, nil, auth.OperatorConfig{})), nil, challenger)
 	fence := auth.NewFence(site)
+	limits := auth.NewLimiter(auth.LimitConfig{Policy: func(context.Context, tenants.TenantID) tenants.Policy { return tenants.Policy{} }})
 	h := fence.Hosts(fence.Origins(gate.Bearer(mcp.New(mcp.Config{Challenger: challenger, Tenants: dir, Log: log, Extra: register,
+		Limits: limits, Auditor: record, ClientAddr: site.ClientAddr,
 		Services: mcp.Services{Fleet: nodes, Metrics: windows, Events: found, Tasks: work, Registry: reg}}))))
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
