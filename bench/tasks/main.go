@@ -116,8 +116,8 @@ func overhead(ctx context.Context, c *rig.Cluster, calls int, table *rig.Table) 
 	}
 	for _, w := range ways {
 		p50, p95 := rig.Quantile(w.took, 0.5), rig.Quantile(w.took, 0.95)
-		fmt.Printf("  %-34s n=%-3d beyond the node's own time p50 %9s  p95 %9s  max %9s; beyond the second asked for p50 %9s\n", w.name, len(w.took),
-			rig.Millis(p50), rig.Millis(p95), rig.Millis(rig.Quantile(w.took, 1)), rig.Millis(rig.Quantile(w.whole, 0.5)))
+		fmt.Printf("  %-34s n=%-3d beyond the node's own time least %9s  p25 %9s  p50 %9s  p95 %9s  max %9s; beyond the second asked for p50 %9s\n", w.name, len(w.took),
+			rig.Millis(rig.Quantile(w.took, 0)), rig.Millis(rig.Quantile(w.took, 0.25)), rig.Millis(p50), rig.Millis(p95), rig.Millis(rig.Quantile(w.took, 1)), rig.Millis(rig.Quantile(w.whole, 0.5)))
 		for i, part := range w.parts {
 			fmt.Printf("    %s %s,", partNames[i], rig.Millis(rig.Quantile(part, 0.5)))
 		}

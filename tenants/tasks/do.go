@@ -50,6 +50,9 @@ func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts
 	}
 	moved, stop := s.watches.add(p.key)
 	defer stop()
+	if !p.fanout() && scope.Nodes.All() {
+		s.watches.want(p.key)
+	}
 	// A caller who goes away now is no reason not to know whether it is stored.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -248,18 +251,16 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 	runs := p.rows(s.replica)
 	for {
 		stored, active := false, 0
-		err := s.db.InTenant(ctx, p.key.tenant, func(ctx context.Context, tx pgx.Tx) error {
-			b := &pgx.Batch{}
-			b.Queue(insert, args...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() == 1; return nil })
-			b.Queue(sqlInsertRuns, runs...)
-			if err := tx.SendBatch(ctx, b).Close(); err != nil || stored {
-				return err
-			}
-			return tx.QueryRow(ctx, sqlCountActive, t).Scan(&active)
-		})
+		b := &pgx.Batch{}
+		b.Queue(insert, args...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() == 1; return nil })
+		b.Queue(sqlInsertRuns, runs...)
+		err := s.db.Write(ctx, p.key.tenant, b)
+		if err == nil && !stored {
+			active, _, err = tenantdb.QueryOne(ctx, s.db, p.key.tenant, sqlCountActive, []any{t}, pgx.RowTo[int])
+		}
 		switch {
 		case err != nil:
-			return tenantdb.Fault(err)
+			return err
 		case stored:
 			return nil
 		case active >= MaxActive:

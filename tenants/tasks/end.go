@@ -25,6 +25,22 @@ type ending struct {
 	result []byte     // JSON; nil: what is there stays
 	done   bool       // set: this end took place
 	closed bool       // set: it was the last of its task
+
+	// Set with done, as the row has them.
+	name     string
+	started  *time.Time
+	permille int
+}
+
+// words is why a run ended as its row keeps it.
+func (e *ending) words() (why inspector.Refusal) {
+	if e.why != nil && e.to != Completed {
+		why = *e.why
+	}
+	if e.to == Cancelled {
+		why.Kind = ""
+	}
+	return why
 }
 
 // ended makes an ending by a message whose reason the server knows.
@@ -37,6 +53,9 @@ func ended(run runKey, was State, by message, at time.Time) *ending {
 // in order of id, each run, its result, and the tasks whose last run it was.
 // A run that the message cannot end any more stays as it is.
 func queueEnds(b *pgx.Batch, ends []*ending) {
+	for _, e := range ends {
+		e.done, e.closed = false, false
+	}
 	slices.SortFunc(ends, func(a, c *ending) int { return bytes.Compare(a.run.task[:], c.run.task[:]) })
 	for i, e := range ends {
 		if i == 0 || ends[i-1].run.taskKey != e.run.taskKey {
@@ -45,16 +64,13 @@ func queueEnds(b *pgx.Batch, ends []*ending) {
 	}
 	for _, e := range ends {
 		t, k, n := [16]byte(e.run.tenant), [16]byte(e.run.task), [16]byte(e.run.node)
-		why := inspector.Refusal{}
-		if e.why != nil && e.to != Completed {
-			why = *e.why
-		}
-		if e.to == Cancelled {
-			why.Kind = ""
-		}
+		why := e.words()
 		ran := e.by == completed || e.by == failed || e.by == cancelled
 		b.Queue(sqlEndRun, t, k, n, string(e.to), why.Kind, why.Reason, why.Arg, why.Msg, why.Next, e.at, e.began, ran, e.by.from(e.to)).
-			Exec(func(tag pgconn.CommandTag) error { e.done = tag.RowsAffected() == 1; return nil })
+			Query(func(rows pgx.Rows) error {
+				_, err := pgx.ForEachRow(rows, []any{&e.name, &e.started, &e.permille}, func() error { e.done = true; return nil })
+				return err
+			})
 		if e.result != nil {
 			b.Queue(sqlPutResult, t, k, n, e.to != Completed, e.result, string(e.to), e.at)
 		}
@@ -73,11 +89,9 @@ func (s *Service) endRuns(ctx context.Context, tenant tenants.TenantID, ends []*
 		return nil
 	}
 	err := again(func() error {
-		return s.db.InTenants(ctx, []tenants.TenantID{tenant}, func(ctx context.Context, tx pgx.Tx) error {
-			b := &pgx.Batch{}
-			queueEnds(b, ends)
-			return tx.SendBatch(ctx, b).Close()
-		})
+		b := &pgx.Batch{}
+		queueEnds(b, ends)
+		return s.db.WriteAll(ctx, []tenants.TenantID{tenant}, b)
 	})
 	if err != nil {
 		return tenantdb.Fault(err)
@@ -94,6 +108,7 @@ func (s *Service) afterEnds(ends []*ending) {
 			continue
 		}
 		s.counts.end(e.to)
+		s.watches.ended(e)
 		if !told[e.run.taskKey] {
 			told[e.run.taskKey] = true
 			s.moved(e.run.taskKey)

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants"
 )
 
 // The ticket's life: a result for a day, the task for a week.
@@ -185,5 +188,43 @@ func TestResultTimes(t *testing.T) {
 	w.must(ch.Finished(ctx, id, Outcome{State: Completed, Result: r}))
 	if got := w.get(w.s, id).Runs[0].Result; !got.To.Equal(w.now()) || got.To.Sub(got.From) != longestRun {
 		t.Errorf("%v to %v", got.From, got.To)
+	}
+}
+
+// What is handed to who waits on the replica that stored it is what the rows
+// say, however the run ended.
+func TestTheHandedEndIsTheStoredOne(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	ch, _ := w.n1.open(w.s, 1)
+	why := &inspector.Refusal{Kind: "UNAVAILABLE", Reason: "task_failed", Arg: "pid", Msg: "it broke", Next: "mend it"}
+	for name, o := range map[string]Outcome{
+		"completed": done(9),
+		"failed":    {State: Failed, Result: result(3), Refusal: why},
+		"cancelled": {State: Cancelled, Result: result(4)},
+		"bare":      {State: Failed, Refusal: why}, // its partial result is in the database alone
+	} {
+		for _, begun := range []bool{true, false} {
+			for _, who := range []tenants.Scope{w.me(), caller(w.a, tenants.Diagnose, tenants.Selector{Labels: map[string]string{"env": "test"}})} {
+				req := drops("n1", 2)
+				req.Args["max_events"] = 17.0
+				got := w.do(ctx, w.s, who, req, DoOptions{})
+				d := w.n1.order()
+				if begun {
+					w.must(ch.Accepted(ctx, d.ID))
+					w.must(ch.Progress(ctx, d.ID, Progress{Permille: 300, Partial: result(1)}))
+					w.must(w.s.write(ctx))
+				}
+				w.advance(time.Second + 1234567)
+				w.must(ch.Finished(ctx, d.ID, o))
+				a := w.wait(got)
+				if a.err != nil {
+					t.Fatalf("%s: %v", name, a.err)
+				}
+				if diff := cmp.Diff(w.get(w.s2, d.ID), a.t); diff != "" {
+					t.Errorf("%s: stored and handed: %s", name, diff)
+				}
+			}
+		}
 	}
 }

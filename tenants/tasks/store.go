@@ -44,7 +44,8 @@ const (
 update task_run set state = $4, error_kind = $5, reason = $6, arg = $7, message = $8, next_step = $9, ended_at = $10,
   started_at = coalesce(started_at, $11::timestamptz, case when $12::bool then dispatched_at end), lease_until = null,
   permille = case when $4 = 'COMPLETED' then 1000 else permille end
- where tenant_id = $1 and task_id = $2 and node_id = $3 and state = any($13::text[])`
+ where tenant_id = $1 and task_id = $2 and node_id = $3 and state = any($13::text[])
+returning name, started_at, permille`
 
 	// Only beside the end that brought it.
 	sqlPutResult = `

@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
@@ -60,8 +62,13 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 }
 
 // look reads a task that is waited for. ready: the caller gets it as it is.
-// The whole of a fan-out is read only then, or for progress.
+// The whole of a fan-out is read only then, or for progress; what this replica
+// has just stored is not read at all.
 func (s *Service) look(ctx context.Context, scope tenants.Scope, p *plan, long, progress bool) (t Task, ready bool, err error) {
+	if e := s.watches.known(p.key); e != nil && e.result != nil {
+		t, err := p.ended(e, s.clock())
+		return t, err == nil, err
+	}
 	if p.fanout() && !progress {
 		states, err := tenantdb.Query(ctx, s.db, p.key.tenant, sqlStates, []any{[16]byte(p.key.tenant), [16]byte(p.key.task)}, func(r pgx.CollectableRow) (run Run, err error) {
 			err = r.Scan((*string)(&run.Status), &run.Reason)
@@ -76,6 +83,24 @@ func (s *Service) look(ctx context.Context, scope tenants.Scope, p *plan, long, 
 	}
 	t, err = s.Get(ctx, scope, p.key.task)
 	return t, err == nil && answered(t.Runs, long), err
+}
+
+// ended is the task of one node as its rows are after its end with a result.
+func (p *plan) ended(e *ending, now time.Time) (Task, error) {
+	who, why := p.scope.Principal, e.words()
+	t := Task{Ticket: p.key.task.String(), Kind: p.kind.Name, By: principalText(string(who.Kind), who.ID, who.Name), CreatedAt: p.created,
+		Deadline: p.deadline().Add(DeadlineGrace), ExpiresAt: p.created.Add(TicketLife), Coverage: tenants.Coverage{NotCovered: []tenants.NotCovered{}}}
+	run := Run{Node: e.run.node.String(), Name: e.name, Status: e.to, Reason: why.Reason, Message: why.Msg, Next: why.Next, ErrorKind: why.Kind, Arg: why.Arg,
+		StartedAt: utc(e.started), EndedAt: &e.at, Progress: float64(e.permille) / 1000, Partial: e.to != Completed, Result: &inspector.TaskResult{}}
+	if err := json.Unmarshal(e.result, run.Result); err != nil {
+		return t, err
+	}
+	t.Runs = []Run{run}
+	if err := json.Unmarshal(p.args, &t.Args); err != nil {
+		return t, err
+	}
+	t.complete(e.to, nil, now)
+	return t, nil
 }
 
 // answered reports whether a caller need not wait longer for any of the runs:

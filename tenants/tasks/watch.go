@@ -23,6 +23,8 @@ type watches struct {
 type watched struct {
 	signature int64 // of the runs at the last look
 	waiters   map[chan struct{}]struct{}
+	wanted    bool    // an end is kept for a waiter who can take it as it is
+	end       *ending // stored by this replica
 }
 
 func (w *watches) add(k taskKey) (moved chan struct{}, stop func()) {
@@ -43,6 +45,34 @@ func (w *watches) add(k taskKey) (moved chan struct{}, stop func()) {
 			delete(w.m, k)
 		}
 	}
+}
+
+// want keeps the end of a task of one node, should this replica store it.
+func (w *watches) want(k taskKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.m[k]; t != nil {
+		t.wanted = true
+	}
+}
+
+// ended takes an end that is stored.
+func (w *watches) ended(e *ending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.m[e.run.taskKey]; t != nil && t.wanted {
+		t.end = e
+	}
+}
+
+// known is the stored end of a wanted task; nil: it is to be read.
+func (w *watches) known(k taskKey) *ending {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.m[k]; t != nil {
+		return t.end
+	}
+	return nil
 }
 
 func (w *watches) wake(k taskKey) {
