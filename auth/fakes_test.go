@@ -176,6 +176,9 @@ func (m *memory) readCount() int {
 type rig struct {
 	*memory
 	site     *Site
+	fetch    *Fetcher
+	oauth    *OAuth
+	seen     *recorder
 	tokens   *OperatorTokens
 	verifier *Verifier
 	sessions *Sessions
@@ -185,7 +188,31 @@ type rig struct {
 
 const publicURL = "https://telltale.example.org"
 
-func newRig(t testing.TB, cfg SiteConfig) *rig {
+// recorder keeps attempts in memory.
+type recorder struct {
+	mu  sync.Mutex
+	all []tenants.Attempt
+}
+
+func (r *recorder) Attempt(a tenants.Attempt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, a)
+}
+
+// take returns what was reported since the last call.
+func (r *recorder) take() []tenants.Attempt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.all
+	r.all = nil
+	return out
+}
+
+// newRig remembers nobody's trust, so that a test may change it.
+func newRig(t testing.TB, cfg SiteConfig) *rig { return newRigWith(t, cfg, OAuthConfig{TTL: 1}) }
+
+func newRigWith(t testing.TB, cfg SiteConfig, oauth OAuthConfig) *rig {
 	t.Helper()
 	if cfg.PublicURL == "" {
 		cfg.PublicURL = publicURL
@@ -194,12 +221,18 @@ func newRig(t testing.TB, cfg SiteConfig) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{memory: newMemory(), site: site}
+	r := &rig{memory: newMemory(), site: site, seen: &recorder{}}
 	log := slog.New(slog.DiscardHandler)
 	r.tokens = NewOperatorTokens(r, nil, OperatorConfig{})
-	r.verifier = NewVerifier(r, r.tokens)
+	sealer, err := NewSealer(make([]byte, KeySize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.fetch = NewFetcher(FetchConfig{AllowHTTPLoopback: true})
+	r.oauth = NewOAuth(site, r, r.fetch, sealer, oauth, log)
+	r.verifier = NewVerifier(r, r.tokens, r.oauth)
 	r.sessions = NewSessions(site, r.verifier, r.tokens, r, nil, 0)
-	ch := NewChallenger(site, r, r, log)
+	ch := NewChallenger(site, r, r.oauth, log).Reporting(r.seen)
 	r.gate = NewGate(site, r.verifier, r.sessions, ch)
 	echo := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		sc, ok := ScopeFrom(q.Context())
@@ -214,7 +247,7 @@ func newRig(t testing.TB, cfg SiteConfig) *rig {
 	api.Handle("/t/{tenant}/api/v1/act", r.gate.BearerOrSession(r.gate.Require(tenants.Act)(echo)))
 	api.Handle("/t/{tenant}/session", r.sessions.Handler(ch))
 	fence := NewFence(site)
-	metadata := NewMetadata(site, r, r)
+	metadata := NewMetadata(site, r, r.oauth).Reporting(r.seen)
 	fenced := fence.Origins(api)
 	r.Handler = fence.Hosts(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if strings.Contains(q.URL.Path, "/.well-known/") {
