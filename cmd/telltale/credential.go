@@ -168,7 +168,7 @@ func (s signedIn) words() string {
 func (s signedIn) next(ep endpoint, want string) string {
 	out := "telltale login --url " + quoted(ep.resource)
 	if want != "" {
-		return "sign in with them: " + out + " --scopes " + quoted(want)
+		return "sign in for these scopes: " + out + " --scopes " + quoted(want)
 	}
 	return "sign in again: " + out
 }

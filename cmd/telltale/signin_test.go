@@ -140,7 +140,7 @@ func TestLoginAtARealProvider(t *testing.T) {
 	// One scope more: the refusal says how, to the letter.
 	task := []string{"call", "monitor_process_io", `{"node":"node-1","pid":17}`}
 	r = cliAt(t, home, url, "", "", task...)
-	r.expect(t, exitFailed, "403", "telltale:diagnose", "sign in with them: telltale login --url "+url+" --scopes '")
+	r.expect(t, exitFailed, "403", "telltale:diagnose", "sign in for these scopes: telltale login --url "+url+" --scopes '")
 	_, scopes, _ := strings.Cut(r.err, "--scopes '")
 	scopes, _, _ = strings.Cut(scopes, "'")
 	signInAs(t, home, url, idp, authtest.Alice, "--scopes", scopes).expect(t, exitOK, "telltale:diagnose")

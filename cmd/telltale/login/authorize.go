@@ -93,7 +93,7 @@ func (f *Flow) authorize(ctx context.Context, back *redirect, q request) (code s
 	if f.Browse != nil {
 		f.Browse(q.url)
 	}
-	f.Say("waiting up to %s for the browser to come back to %s", Patience, back.uri)
+	f.Say("waiting up to %s for the browser to come back to %s", "5 minutes", back.uri)
 	for {
 		select {
 		case <-ctx.Done():
