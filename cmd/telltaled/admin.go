@@ -49,7 +49,8 @@ func withAdminFor(ctx context.Context, e env, limit time.Duration, name string, 
 	if err := a.schemaCurrent(ctx); err != nil {
 		return err
 	}
-	return run(ctx, a, fs.Args())
+	a.command = name
+	return a.ended(ctx, run(ctx, a, fs.Args()))
 }
 
 func parseLabels(list words) (map[string]string, error) {

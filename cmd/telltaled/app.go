@@ -113,6 +113,7 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 	}
 	registerOwn(own, a, windows, uses, grpcCert)
 	found.register(own)
+	registerAudit(own, record)
 
 	a.parts = slices.Concat([]part{
 		{"database", 5 * time.Second, func(ctx context.Context) error {
@@ -152,7 +153,8 @@ func (a *app) agentSide(cfg *config, sealer *auth.Sealer, windows *metrics.Servi
 // callerSide is what people, scripts and models speak to.
 func (a *app) callerSide(cfg *config, d door, reg *inspector.Registry, windows *metrics.Service, found evidence, record *audit.Service, own prometheus.Registerer, log *slog.Logger) (http.Handler, error) {
 	api := rest.New(rest.Config{
-		Log: log, Guards: rest.Guards{Gate: d.gate, Fence: d.fence, Sessions: d.sessions, Challenger: d.challenger},
+		Log: log, Guards: rest.Guards{Gate: d.gate, Fence: d.fence, Sessions: d.sessions, Challenger: d.challenger, Limiter: d.limiter},
+		Audit: record, Door: record, Tenants: a.directory, Trusts: d.oauth, Site: a.site,
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Events: found.events, Tasks: found.tasks, Registry: reg, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
 	})
 	tools := mcp.Config{

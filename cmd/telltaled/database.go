@@ -13,6 +13,7 @@ import (
 	"github.com/telltale-dev/telltale/migrations"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/directory"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
@@ -74,6 +75,9 @@ type admin struct {
 	db        *tenantdb.DB
 	directory *directory.Service
 	access    *access.Service
+
+	command string       // its words; empty in the server
+	acting  *audit.Entry // what it is about to do, see begun
 }
 
 // scope is the operator of this machine, administering one tenant.
@@ -88,7 +92,8 @@ func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
 	if err != nil {
 		return tenants.Scope{}, err
 	}
-	return auth.Local(t, "telltaled", tenants.Admin), nil
+	sc := auth.Local(t, "telltaled", tenants.Admin)
+	return sc, a.begun(ctx, sc)
 }
 
 var errSchema = fault.New(fault.Unavailable, "schema_behind", "the database's schema is not the one this program needs").Do("run 'telltaled migrate'")

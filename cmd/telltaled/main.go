@@ -57,6 +57,8 @@ func commands() []command {
 		{"enrol-token list", "", "list a tenant's enrolment tokens", enrolTokenList},
 		{"enrol-token revoke", "ID", "end an enrolment token; the nodes it enrolled stay", enrolTokenRevoke},
 		{"node revoke", "NODE", "revoke a node's identity; its streams are cut within 5 seconds", nodeRevoke},
+		{"audit list", "", "list the newest entries of a tenant's audit", auditList},
+		{"audit verify", "", "walk the chain of every tenant's audit, or of one, and fail if it is broken", auditVerify},
 		{"doctor", "", "check configuration, database, TLS and clock, and say how to mend what is wrong", doctor},
 		{"version", "", "print the version", func(_ context.Context, e env, _ []string) error {
 			fmt.Fprintln(e.stdout, version)
