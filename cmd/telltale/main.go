@@ -61,7 +61,7 @@ type command struct {
 
 func commands() []command {
 	return []command{
-		{"login", "[--scopes S] [--client-id ID] [--issuer URL] [--port N] [--no-browser] [--assume-pkce]", "sign in at the tenant's identity provider, in the browser", loginHelp, signIn},
+		{"login", "[--scopes S] [--client-id ID] [--issuer URL] [--port N] [--no-browser] [--assume-pkce] [--no-resource]", "sign in at the tenant's identity provider, in the browser", loginHelp, signIn},
 		{"logout", "", "revoke the stored login and remove it", logoutHelp, signOut},
 		{"nodes", "[--status S] [--label K=V] [--search PREFIX] [--json]", "list the tenant's nodes", nodesHelp, nodes},
 		{"events", "[--node NODE] [--kind KIND] [--severity S] [--since AGE] [--origin O] [--json]", "list what went wrong, the youngest first", eventsHelp, events},

@@ -22,6 +22,7 @@ type flags struct {
 	clientID, issuer, port     string
 	scopes                     []string
 	noBrowser, assumePKCE      bool
+	noResource                 bool
 	help, json, list, validate bool
 	status, label              []string
 	search                     string
@@ -59,7 +60,7 @@ func parseFlags(c command, args []string) (*flags, error) {
 	case "mcp":
 		switches["validate"] = &f.validate
 	case "login":
-		switches["no-browser"], switches["assume-pkce"] = &f.noBrowser, &f.assumePKCE
+		switches["no-browser"], switches["assume-pkce"], switches["no-resource"] = &f.noBrowser, &f.assumePKCE, &f.noResource
 		values["scopes"] = func(s string) { f.scopes = append(f.scopes, scopeWords(s)...) }
 		for name, to := range map[string]*string{"client-id": &f.clientID, "issuer": &f.issuer, "port": &f.port} {
 			values[name] = func(s string) { *to = s }

@@ -25,6 +25,7 @@ no token is given. It is renewed by itself for as long as the provider allows.
   --port N         the port that the browser comes back to; a free one unless given
   --no-browser     open no browser, only print the address
   --assume-pkce    the provider supports PKCE although it does not say so (Entra ID)
+  --no-resource    the provider refuses the resource parameter (Entra ID)
 
 The program for the browser is xdg-open, or what BROWSER names. On a machine without a
 screen use --no-browser --port N, forward the port (ssh -L N:127.0.0.1:N) and open the
@@ -77,7 +78,7 @@ func signIn(ctx context.Context, e env, f *flags) error {
 	say := func(format string, args ...any) { fmt.Fprintf(e.err, "telltale login: "+format+"\n", args...) }
 	flow := &login.Flow{
 		URL: ep.url, Client: httpClient(w), UserAgent: userAgent(), ClientID: f.clientID, Issuer: f.issuer, Scopes: f.scopes,
-		Port: port, AssumePKCE: f.assumePKCE, Say: say,
+		Port: port, AssumePKCE: f.assumePKCE, NoResource: f.noResource, Say: say,
 	}
 	if !f.noBrowser {
 		flow.Browse = func(url string) {

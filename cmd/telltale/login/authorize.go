@@ -30,8 +30,11 @@ func newRequest(p provider, c client, redirect, resource string, scopes []string
 	q := request{state: rand.Text(), verifier: base64.RawURLEncoding.EncodeToString(secret), issuer: p.Issuer, issMust: p.SaysIssuer}
 	sum := sha256.Sum256([]byte(q.verifier))
 	v := url.Values{
-		"response_type": {"code"}, "client_id": {c.ID}, "redirect_uri": {redirect}, "state": {q.state}, "resource": {resource},
+		"response_type": {"code"}, "client_id": {c.ID}, "redirect_uri": {redirect}, "state": {q.state},
 		"code_challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}, "code_challenge_method": {"S256"},
+	}
+	if resource != "" {
+		v.Set("resource", resource)
 	}
 	if len(scopes) > 0 {
 		v.Set("scope", strings.Join(scopes, " "))
@@ -93,7 +96,7 @@ func (f *Flow) authorize(ctx context.Context, back *redirect, q request) (code s
 	if f.Browse != nil {
 		f.Browse(q.url)
 	}
-	f.Say("waiting up to %s for the browser to come back to %s", "5 minutes", back.uri)
+	f.Say("waiting up to %s for the browser to come back to %s", minutes(Patience), back.uri)
 	for {
 		select {
 		case <-ctx.Done():

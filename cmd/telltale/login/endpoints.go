@@ -38,7 +38,7 @@ type tokenAnswer struct {
 
 // exchange turns the code into tokens.
 func (e Endpoints) exchange(ctx context.Context, in *Login, code, redirect, verifier string) error {
-	a, err := e.token(ctx, in, url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {redirect}, "code_verifier": {verifier}, "resource": {in.Resource}})
+	a, err := e.token(ctx, in, url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {redirect}, "code_verifier": {verifier}})
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (e Endpoints) exchange(ctx context.Context, in *Login, code, redirect, veri
 // the old one worthless. errors.Is(err, ErrEnded) when the provider is done
 // with this login.
 func (e Endpoints) renew(ctx context.Context, in *Login) error {
-	a, err := e.token(ctx, in, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {in.RefreshToken}, "resource": {in.Resource}})
+	a, err := e.token(ctx, in, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {in.RefreshToken}})
 	switch {
 	case err != nil:
 		return err
@@ -111,6 +111,9 @@ func (e Endpoints) Revoke(ctx context.Context, in *Login) (offered bool, err err
 
 func (e Endpoints) token(ctx context.Context, in *Login, form url.Values) (tokenAnswer, error) {
 	var a tokenAnswer
+	if !in.NoResource {
+		form.Set("resource", in.Resource)
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	res, err := e.post(ctx, in, in.TokenEndpoint, form)

@@ -24,15 +24,16 @@ type fake struct {
 	resource string
 	issuer   string
 
-	challenge string         // WWW-Authenticate of the 401; "-" for none
-	status    int            // of the MCP endpoint
-	prm       map[string]any // overrides; a nil value removes
-	meta      map[string]any
-	place     string // of the provider's metadata
-	answer    func(v url.Values)
-	grant     map[string]any // overrides of token answers
-	refuse    string         // error code of the token endpoint
-	down      bool           // the token endpoint answers 503
+	challenge  string         // WWW-Authenticate of the 401; "-" for none
+	status     int            // of the MCP endpoint
+	prm        map[string]any // overrides; a nil value removes
+	meta       map[string]any
+	place      string // of the provider's metadata
+	answer     func(v url.Values)
+	grant      map[string]any // overrides of token answers
+	refuse     string         // error code of the token endpoint
+	noResource bool           // the provider knows no resource parameter
+	down       bool           // the token endpoint answers 503
 
 	mu        sync.Mutex
 	asked     url.Values // of the authorization request
@@ -141,7 +142,7 @@ func (f *fake) token(w http.ResponseWriter, r *http.Request) {
 	case f.refuse != "":
 		bad(f.refuse)
 		return
-	case v.Get("resource") != f.resource:
+	case v.Get("resource") != f.resource && !f.noResource, v.Has("resource") && f.noResource:
 		bad("invalid_target")
 		return
 	case v.Get("grant_type") == "authorization_code":

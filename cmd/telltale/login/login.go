@@ -33,6 +33,7 @@ type Login struct {
 	ClientAuth         string    `json:"client_auth,omitempty"`   // how it is sent; empty is "none"
 	TokenEndpoint      string    `json:"token_endpoint"`
 	RevocationEndpoint string    `json:"revocation_endpoint,omitempty"`
+	NoResource         bool      `json:"no_resource,omitempty"` // the provider refuses the resource parameter
 	AccessToken        string    `json:"access_token"`
 	RefreshToken       string    `json:"refresh_token,omitempty"`
 	Scope              string    `json:"scope,omitempty"`
@@ -102,6 +103,7 @@ type Flow struct {
 	Scopes     []string                      // empty: what the server asks for
 	Port       int                           // of the redirect; 0 picks a free one
 	AssumePKCE bool                          // for providers that support PKCE and do not say so
+	NoResource bool                          // for providers that refuse the resource parameter; the scopes must name the resource then
 	Browse     func(authorizationURL string) // opens a browser, returns at once; nil: the person does
 	Say        func(format string, args ...any)
 }
@@ -109,7 +111,7 @@ type Flow struct {
 // Run signs in. It waits for the browser for Patience at most and stores
 // nothing.
 func (f *Flow) Run(ctx context.Context) (Login, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, Patience, wrong("run telltale login again, and finish in the browser", "nobody signed in within %s", Patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, Patience, wrong("run telltale login again, and finish in the browser", "nobody signed in within %s", minutes(Patience)))
 	defer cancel()
 	in, err := f.run(ctx)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
@@ -149,14 +151,18 @@ func (f *Flow) run(ctx context.Context) (Login, error) {
 		scopes = append(scopes, offline)
 	}
 	f.Say("identity provider %s, client %s, scopes %s", p.Issuer, c.ID, strings.Join(scopes, " "))
-	q := newRequest(p, c, back.uri, resource, scopes)
+	named := resource
+	if f.NoResource {
+		named = ""
+	}
+	q := newRequest(p, c, back.uri, named, scopes)
 	code, err := f.authorize(ctx, back, q)
 	if err != nil {
 		return Login{}, err
 	}
 	in := Login{
 		Resource: resource, Issuer: p.Issuer, ClientID: c.ID, ClientSecret: c.Secret, ClientAuth: c.Auth,
-		TokenEndpoint: p.Token, RevocationEndpoint: p.Revocation, Scope: strings.Join(scopes, " "), Since: time.Now().UTC().Truncate(time.Second),
+		TokenEndpoint: p.Token, RevocationEndpoint: p.Revocation, NoResource: f.NoResource, Scope: strings.Join(scopes, " "), Since: time.Now().UTC().Truncate(time.Second),
 	}
 	err = f.ends().exchange(ctx, &in, code, back.uri, q.verifier)
 	back.verdict(err)
@@ -196,6 +202,8 @@ func checkEndpoint(what, endpoint, resource string) error {
 	}
 	return wrong("tell the administrator; nothing was sent there", "the %s %s is not https, so that a credential could be read on its way", what, endpoint)
 }
+
+func minutes(d time.Duration) string { return fmt.Sprintf("%.0f minutes", d.Minutes()) }
 
 // Loopback reports whether a host names this machine.
 func Loopback(host string) bool {

@@ -257,6 +257,27 @@ func TestSecondAnswerIsTurnedAway(t *testing.T) {
 	wants(t, shown(t, pages), "200 ")
 }
 
+// TestNoResource leaves the parameter out everywhere, for providers that refuse
+// it, and for as long as the login lives.
+func TestNoResource(t *testing.T) {
+	f := newFake(t, false)
+	f.noResource, f.grant = true, map[string]any{"expires_in": 1}
+	flow, pages := f.flow()
+	flow.NoResource = true
+	in, err := flow.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown(t, pages)
+	s := &Store{Dir: t.TempDir() + "/logins", Ends: Endpoints{Client: f.plain()}, Now: func() time.Time { return time.Now().Add(time.Hour) }}
+	if err := s.Put(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if next, err := s.Fresh(t.Context(), f.resource); err != nil || next.AccessToken != "access-2" || f.asked.Has("resource") {
+		t.Errorf("%+v %v, asked %v", next, err, f.asked)
+	}
+}
+
 func TestNobodyComes(t *testing.T) {
 	f := newFake(t, false)
 	flow, _ := f.flow()
