@@ -48,10 +48,11 @@ type FetchConfig struct {
 // in time and bytes, and no proxy, cookie or credential of the environment is
 // ever used. Safe for concurrent use.
 type Fetcher struct {
-	cfg     FetchConfig
-	client  *http.Client
-	fetches atomic.Uint64
-	refused atomic.Uint64
+	cfg      FetchConfig
+	client   *http.Client
+	resolver *net.Resolver // nil: the system's
+	fetches  atomic.Uint64
+	refused  atomic.Uint64
 }
 
 // NewFetcher makes a Fetcher.
@@ -129,7 +130,7 @@ func (f *Fetcher) dial(ctx context.Context, network, address string) (net.Conn, 
 		return nil, err
 	}
 	loopback := isLoopback(strings.ToLower(host))
-	d := net.Dialer{Timeout: f.cfg.Timeout, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
+	d := net.Dialer{Timeout: f.cfg.Timeout, Resolver: f.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(resolved)
 		if err != nil {
 			return err
