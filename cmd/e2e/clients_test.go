@@ -16,17 +16,20 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/telltale-dev/telltale/auth/authtest"
 )
 
 // clients holds the pinned npm packages; deploy/deps.sh test installs them.
 const clients = "../../deploy/clients"
 
 // TestRealClients puts clients that others wrote before a stack: the TypeScript
-// SDKs and the Inspector, in every protocol era that they know.
+// SDKs and the Inspector, in every protocol era that they know, and mcp-remote,
+// which signs a person in.
 func TestRealClients(t *testing.T) {
-	s := startDev(t, newDataDir(t), nil, "--no-agent")
-	acme := s.tenant(t, "acme")
-	s.await(20*time.Second, "a node", func() bool { return len(nodes(t, acme)) > 0 })
+	s := startDev(t, newDataDir(t), nil, "--no-agent", "--idp-dir", "../../deploy/devidp")
+	acme, globex := s.tenant(t, "acme"), s.tenant(t, "globex")
+	s.await(20*time.Second, "a node in each tenant", func() bool { return len(nodes(t, acme)) > 0 && len(nodes(t, globex)) > 0 })
 	for name, c := range map[string]struct {
 		script, arg, version string
 	}{
@@ -37,6 +40,12 @@ func TestRealClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); converses(t, acme, c.script, c.arg, c.version) })
 	}
+	if s.Issuer == nil {
+		t.Fatal("no identity provider: deploy/deps.sh test installs it")
+	}
+	idp := authtest.At(*s.Issuer, s.BaseURL)
+	t.Run("mcp-remote with JWTs", func(t *testing.T) { t.Parallel(); signsInThroughRemote(t, acme, idp, authtest.Alice) })
+	t.Run("mcp-remote with opaque tokens", func(t *testing.T) { t.Parallel(); signsInThroughRemote(t, globex, idp, authtest.Carol) })
 	for era, version := range map[string]string{"legacy": "2025-11-25", "auto": "2026-07-28", "modern": "2026-07-28"} {
 		t.Run("Inspector over HTTP, "+era, func(t *testing.T) { t.Parallel(); inspects(t, acme, era, version, false) })
 		t.Run("Inspector over stdio, "+era, func(t *testing.T) { t.Parallel(); inspects(t, acme, era, version, true) })

@@ -1,5 +1,7 @@
 package conformance_test
 
+//lint:file-ignore SA1019 the suites ask for what the newest protocol version deprecates
+
 import (
 	"context"
 	"encoding/base64"
