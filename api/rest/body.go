@@ -82,6 +82,10 @@ func decodeStrict(body []byte, dst any) error {
 		return badBody("", "data follows the JSON object")
 	}
 	if err := json.Unmarshal(body, dst); err != nil {
+		var known *fault.Error // of an object within, read as strictly
+		if errors.As(err, &known) {
+			return known
+		}
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
 			return badBody(wrong.Field, "want %s, not %s", jsonType(wrong.Type), wrong.Value)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/auth"
@@ -73,8 +74,14 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h.Del("ETag")
 	h.Set("Content-Type", "application/problem+json")
 	p := problemOf(err, auth.Reference(w))
-	if (p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
+	// A full quota does not empty by waiting.
+	if (p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests && !strings.HasPrefix(p.Reason, "quota_")) && h.Get("Retry-After") == "" {
 		h.Set("Retry-After", "2")
 	}
 	s.write(w, r, p.Status, p)
+}
+
+// respell names an argument as the caller wrote it.
+func respell(err error, service, wire string) error {
+	return fault.Respell(err, map[string]string{service: wire})
 }

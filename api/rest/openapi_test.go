@@ -107,6 +107,10 @@ func TestDocumentNamesEveryField(t *testing.T) {
 		"Profile": inspector.Profile{}, "ProfileFrame": inspector.ProfileFrame{}, "FoldedStack": inspector.FoldedStack{},
 		"AuditPage": auditPage{}, "AuditEntry": audit.Row{}, "AuditCaller": audit.Caller{}, "ConnectVerdict": verdict{}, "Connection": connection{},
 		"ConnectEndpoints": endpoints{}, "ConnectAttempt": attempt{}, "TestStep": tenants.Step{},
+		"Selector": selectorBody{}, "Token": tokenView{}, "TokenPage": tokenPage{}, "TokenRequest": tokenRequest{}, "TokenMade": tokenMade{},
+		"EnrolToken": enrolTokenView{}, "EnrolTokenPage": enrolTokenPage{}, "EnrolTokenRequest": enrolTokenRequest{}, "EnrolTokenMade": enrolTokenMade{},
+		"RoleRule": roleBody{}, "Issuer": issuerView{}, "IssuerPage": issuerPage{}, "IssuerRequest": issuerRequest{}, "IssuerTest": issuerTest{},
+		"Member": memberView{}, "MemberPage": memberPage{}, "MemberRequest": memberRequest{}, "Policy": policyBody{}, "Quotas": quotasView{}, "Used": used{}, "Usage": usageView{},
 		"SessionRequest": signInRequest{}, "Liveness": liveness{}, "Readiness": readyAnswer{}, "Version": Version{},
 	} {
 		ref := doc.Components.Schemas[name]

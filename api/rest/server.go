@@ -69,6 +69,14 @@ type Config struct {
 	Tenants Tenants
 	Trusts  Trusts // optional: then no tenant has an issuer
 	Site    *auth.Site
+	// What administrates a tenant.
+	Tokens      Tokens
+	EnrolTokens EnrolTokens
+	Issuers     Issuers
+	IssuerTest  IssuerTester
+	Members     Members
+	Policies    Policies
+	Usage       UsageSources
 	// Registry is complete; it says which kinds of task REST may start.
 	Registry *inspector.Registry
 	Ready    []Check // what /readyz asks, in this order
@@ -169,6 +177,27 @@ func (s *Server) routes() *chi.Mux {
 
 	admin := api.With(known...).With(g.Gate.Require(tenants.Admin), s.recorded(true))
 	admin.Put(base+"/nodes/{node}/modules", s.answer(s.setModules))
+
+	admin.Get(base+"/tokens", s.answer(s.listTokens))
+	admin.Post(base+"/tokens", s.created(s.createToken))
+	admin.Delete(base+"/tokens/{token}", s.removed(s.revokeToken))
+	admin.Get(base+"/enrol-tokens", s.answer(s.listEnrolTokens))
+	admin.Post(base+"/enrol-tokens", s.created(s.createEnrolToken))
+	admin.Delete(base+"/enrol-tokens/{enrol_token}", s.removed(s.revokeEnrolToken))
+	admin.Get(base+"/issuers", s.answer(s.listIssuers))
+	admin.Post(base+"/issuers", s.created(s.createIssuer))
+	admin.Get(base+"/issuers/{issuer}", s.answer(s.getIssuer))
+	admin.Put(base+"/issuers/{issuer}", s.answer(s.updateIssuer))
+	admin.Delete(base+"/issuers/{issuer}", s.removed(s.deleteIssuer))
+	all.With(within(issuerTestTimeout)).With(door...).With(known...).With(g.Gate.Require(tenants.Admin), s.recorded(true)).Post(base+"/issuers/{issuer}/test", s.testIssuer)
+	admin.Get(base+"/members", s.answer(s.listMembers))
+	admin.Post(base+"/members", s.created(s.createMember))
+	admin.Get(base+"/members/{member}", s.answer(s.getMember))
+	admin.Put(base+"/members/{member}", s.answer(s.updateMember))
+	admin.Delete(base+"/members/{member}", s.removed(s.deleteMember))
+	admin.Get(base+"/quotas", s.answer(s.getQuotas))
+	admin.Put(base+"/quotas", s.answer(s.setQuotas))
+	admin.Get(base+"/usage", s.answer(s.usage))
 	admin.Get(base+"/audit", s.answer(s.listAudit))
 
 	r.With(door...).Get("/t/{tenant}/connect", s.connectPage)

@@ -43,6 +43,11 @@ type world struct {
 	cfg     Config
 	srv     *Server
 	log     *logLines
+	access  *access.Service
+	acme    tenants.Scope   // the operator of the server, in acme
+	other   tenants.Scope   // the same in globex
+	issuer  *tenants.Issuer // acme's, once a test asked for it
+	made    int             // names what tests make
 
 	web, db    tenants.NodeID // acme's nodes; the restricted token sees db alone
 	foreign    tenants.NodeID // globex's node
@@ -85,8 +90,9 @@ func newWorld(t testing.TB) *world {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	db := dbtest.New(t)
 	reg := registry()
-	w.dir = directory.New(db, quiet, directory.Config{TenantTTL: time.Millisecond})
-	acc := access.New(db, quiet, access.Config{})
+	w.dir = directory.New(db, quiet, directory.Config{TenantTTL: time.Millisecond, Quotas: quotasOf{w}})
+	acc := access.New(db, quiet, access.Config{Sealer: openSeal{}})
+	w.access = acc
 	w.fleet = fleet.New(db, reg, fleet.Config{Replica: "test"}, quiet)
 	w.metrics = metrics.New(db, reg, metrics.Config{}, quiet)
 
@@ -107,6 +113,8 @@ func newWorld(t testing.TB) *world {
 		Log:    log,
 		Guards: Guards{Gate: auth.NewGate(site, verifier, sessions, challenger), Fence: auth.NewFence(site), Sessions: sessions, Challenger: challenger},
 		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Audit: w.audit, Door: w.audit, Tenants: w.dir, Trusts: acc, Site: site, Registry: reg, StreamLife: 50 * time.Millisecond,
+		Tokens: acc, EnrolTokens: w.dir, Issuers: acc, IssuerTest: stepsOf{}, Members: acc, Policies: acc,
+		Usage:   UsageSources{Credentials: acc, Enrolment: w.dir, ActiveTasks: fixed(3), Events: failing()},
 		Ready:   []Check{{Name: "database", Ask: func(context.Context) error { return nil }}},
 		Version: Version{Version: "0.1.0", Commit: "abcdef", Go: "go1.26"},
 		Own:     prometheus.NewRegistry(),
@@ -117,6 +125,9 @@ func newWorld(t testing.TB) *world {
 	w.srv = New(w.cfg)
 
 	acme, globex := w.tenant("acme"), w.tenant("globex")
+	w.acme, w.other = auth.Local(acme, "test", tenants.Admin), auth.Local(globex, "test", tenants.Admin)
+	_, err = acc.SetPolicy(context.Background(), w.acme, tenants.Policy{MaxIssuers: 100}, nil)
+	w.must(err)
 	w.web = w.node(acme, "web-1", map[string]string{"role": "web"})
 	w.db = w.node(acme, "db-1", map[string]string{"role": "db"})
 	w.foreign = w.node(globex, "secret-host", map[string]string{"role": "db"})
@@ -403,12 +414,32 @@ func operations() []operation {
 		{"getTask", "GET", "/tasks/{ticket}", "", tenants.Read, 200},
 		{"cancelTask", "DELETE", "/tasks/{ticket}", "", tenants.Diagnose, 200},
 		{"listAudit", "GET", "/audit", "", tenants.Admin, 200},
+		{"listTokens", "GET", "/tokens", "", tenants.Admin, 200},
+		{"createToken", "POST", "/tokens", `{"name":"t","scopes":["telltale:read"],"nodes":{"labels":{"role":"db"}}}`, tenants.Admin, 201},
+		{"revokeToken", "DELETE", "/tokens/{token}", "", tenants.Admin, 204},
+		{"listEnrolTokens", "GET", "/enrol-tokens", "", tenants.Admin, 200},
+		{"createEnrolToken", "POST", "/enrol-tokens", `{"uses":2,"expires_s":60,"labels":{"role":"db"}}`, tenants.Admin, 201},
+		{"revokeEnrolToken", "DELETE", "/enrol-tokens/{enrol_token}", "", tenants.Admin, 204},
+		{"listIssuers", "GET", "/issuers", "", tenants.Admin, 200},
+		{"createIssuer", "POST", "/issuers", `{"url":"https://idp.example.com/{n}","roles":[{"claim":"groups","value":"sre","scopes":["telltale:read"]}]}`, tenants.Admin, 201},
+		{"getIssuer", "GET", "/issuers/{issuer}", "", tenants.Admin, 200},
+		{"updateIssuer", "PUT", "/issuers/{issuer}", `{"name":"{n}","client_id":"c"}`, tenants.Admin, 200},
+		{"deleteIssuer", "DELETE", "/issuers/{issuer_gone}", "", tenants.Admin, 204},
+		{"testIssuer", "POST", "/issuers/{issuer}/test", "", tenants.Admin, 200},
+		{"listMembers", "GET", "/members", "", tenants.Admin, 200},
+		{"createMember", "POST", "/members", `{"issuer_id":"{issuer}","subject":"s{n}","scopes":["telltale:act"],"nodes":{"labels":{"role":"db"}}}`, tenants.Admin, 201},
+		{"getMember", "GET", "/members/{member}", "", tenants.Admin, 200},
+		{"updateMember", "PUT", "/members/{member}", `{"scopes":["telltale:read"],"nodes":{"labels":{"role":"db"}}}`, tenants.Admin, 200},
+		{"deleteMember", "DELETE", "/members/{member}", "", tenants.Admin, 204},
+		{"getQuotas", "GET", "/quotas", "", tenants.Admin, 200},
+		{"setQuotas", "PUT", "/quotas", `{"max_issuers":100,"scopes":["telltale:read","telltale:admin"]}`, tenants.Admin, 200},
+		{"getUsage", "GET", "/usage", "", tenants.Admin, 200},
 		{"streamTask", "GET", "/tasks/{ticket}/stream", "", tenants.Read, 200},
 	}
 }
 
 // target is the operation's address, and its body, for a node.
 func (w *world) target(o operation, tenant string, node fmt.Stringer) (target, body string) {
-	fill := strings.NewReplacer("{node}", node.String(), "{event}", w.event, "{ticket}", w.ticket)
+	fill := strings.NewReplacer(append(w.fresh(o), "{node}", node.String(), "{event}", w.event, "{ticket}", w.ticket)...)
 	return "/t/" + tenant + "/api/v1" + fill.Replace(o.path), fill.Replace(o.body)
 }

@@ -287,7 +287,7 @@ func mayTrust(sc tenants.Scope) error {
 		return err
 	}
 	if !sc.Nodes.All() {
-		return tooWide("whoever chooses a tenant's issuers decides about all of its nodes")
+		return TooWide("whoever chooses a tenant's issuers decides about all of its nodes")
 	}
 	return nil
 }

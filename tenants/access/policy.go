@@ -66,8 +66,8 @@ func (s *Service) policy(ctx context.Context, tenant tenants.TenantID) (PolicySt
 
 // SetPolicy replaces what a tenant is held to. The caller needs admin and must
 // reach all nodes. The operator of the server gives a tenant its limits; an
-// administrator of the tenant may set them anywhere up to the server's default
-// or what the operator gave, and not above. since is the UpdatedAt that the
+// administrator of the tenant may set them anywhere up to the server's default,
+// and may keep or lower a higher number that the operator gave. since is the UpdatedAt that the
 // change was made on, or zero for whatever is there; a Precondition fault with
 // reason changed_meanwhile when it is another.
 func (s *Service) SetPolicy(ctx context.Context, sc tenants.Scope, p tenants.Policy, since *time.Time) (PolicyState, error) {
@@ -75,7 +75,7 @@ func (s *Service) SetPolicy(ctx context.Context, sc tenants.Scope, p tenants.Pol
 		return PolicyState{}, err
 	}
 	if !sc.Nodes.All() {
-		return PolicyState{}, tooWide("a tenant's limits reach all of its nodes")
+		return PolicyState{}, TooWide("a tenant's limits reach all of its nodes")
 	}
 	if p.Scopes&^tenants.EveryScope != 0 {
 		return PolicyState{}, fault.Bad("scopes", "want some of %s, or none for all", tenants.EveryScope)
@@ -214,6 +214,8 @@ func changedMeanwhile() *fault.Error {
 	return fault.New(fault.Precondition, "changed_meanwhile", "somebody else changed it since you read it").Do("read it again and repeat your change")
 }
 
-func tooWide(msg string) *fault.Error {
+// TooWide refuses a caller that is limited to some nodes what reaches all of
+// them; msg says what that is.
+func TooWide(msg string) *fault.Error {
 	return fault.New(fault.Denied, "outside_selector", msg).Do("ask an administrator whose credential is not limited to some nodes")
 }

@@ -344,6 +344,370 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * One page of the record of who did what, the youngest first.
+         * @description Needs telltale:admin. Calls of tools, writes over REST and refusals;
+         *     reads are noted within a second. The entries of a tenant are sealed
+         *     into a chain of hashes, which `telltaled audit verify` walks. A caller
+         *     that is limited to some nodes sees its own entries alone.
+         */
+        get: operations["listAudit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * One page of operator tokens, the newest first, revoked ones included.
+         * @description Needs telltale:admin. A caller that is limited to some nodes sees the tokens
+         *     that it could have made.
+         */
+        get: operations["listTokens"];
+        put?: never;
+        /**
+         * Make an operator token.
+         * @description Needs telltale:admin. The answer holds the secret, which is shown this once and kept nowhere.
+         *     A caller that is limited to some nodes can give no more than it has.
+         *     Without room in the quota: 429 with a reason quota_… and the quota in field.
+         */
+        post: operations["createToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/tokens/{token}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The token's id; never its secret. */
+                token: components["parameters"]["Token"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revoke an operator token. Every server refuses it within 5 seconds. */
+        delete: operations["revokeToken"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/enrol-tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * One page of the tokens that enrol nodes, the newest first, those that are over included.
+         * @description Needs telltale:admin. A caller that is limited to some nodes sees the tokens
+         *     that it could have made.
+         */
+        get: operations["listEnrolTokens"];
+        put?: never;
+        /**
+         * Make a token that enrols nodes.
+         * @description Needs telltale:admin. The answer holds the secret, which is shown this once and kept nowhere.
+         *     A caller that is limited to nodes with labels has to give these labels.
+         *     Without room in the quota: 429 with a reason quota_… and the quota in field.
+         */
+        post: operations["createEnrolToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/enrol-tokens/{enrol_token}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The enrolment token's id; never its secret. */
+                enrol_token: components["parameters"]["EnrolToken"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** End an enrolment token. The nodes that it enrolled stay. */
+        delete: operations["revokeEnrolToken"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/issuers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * One page of the identity providers that the tenant trusts, the newest first.
+         * @description Needs telltale:admin. A caller that is limited to some nodes does not see the
+         *     rules that reach further.
+         */
+        get: operations["listIssuers"];
+        put?: never;
+        /**
+         * Trust an identity provider.
+         * @description Needs telltale:admin. Who is limited to some nodes is refused: whoever
+         *     chooses the keys of an issuer chooses who everybody is.
+         *     Another tenant of this server may trust the
+         *     same issuer; then a rule for everybody is refused with 409 and the reason
+         *     issuer_shared or issuer_taken, because it would let the other one's people in.
+         *     Without room in the quota: 429 with a reason quota_… and the quota in field.
+         */
+        post: operations["createIssuer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/issuers/{issuer}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The issuer's id. */
+                issuer: components["parameters"]["Issuer"];
+            };
+            cookie?: never;
+        };
+        /** One issuer. */
+        get: operations["getIssuer"];
+        /**
+         * Change an issuer. What is left out takes its default, but for client_secret, which stays, and url, which never changes.
+         * @description Every server follows within 5 seconds. Another tenant of this server may trust the
+         *     same issuer; then a rule for everybody is refused with 409 and the reason
+         *     issuer_shared or issuer_taken, because it would let the other one's people in.
+         */
+        put: operations["updateIssuer"];
+        post?: never;
+        /** Trust an issuer no longer. Its members go with it, and every server refuses its tokens within 5 seconds. */
+        delete: operations["deleteIssuer"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/issuers/{issuer}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The issuer's id. */
+                issuer: components["parameters"]["Issuer"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask an issuer whether it answers as it must, step by step.
+         * @description Needs telltale:admin and all nodes. The server itself asks; it takes up to 15
+         *     seconds.
+         */
+        post: operations["testIssuer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/members": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * One page of the people and clients that are admitted by name, the newest first.
+         * @description Needs telltale:admin. A caller that is limited to some nodes sees those that
+         *     it could have admitted.
+         */
+        get: operations["listMembers"];
+        put?: never;
+        /**
+         * Admit a person or client of an issuer by name.
+         * @description Needs telltale:admin. The scopes cap what the tokens of this subject may do,
+         *     and never add to it. A caller that is limited to some nodes can give no more than it has.
+         *     Without room in the quota: 429 with a reason quota_… and the quota in field.
+         */
+        post: operations["createMember"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/members/{member}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The member's id. */
+                member: components["parameters"]["Member"];
+            };
+            cookie?: never;
+        };
+        /** One member. */
+        get: operations["getMember"];
+        /**
+         * Change a member. Its issuer and subject stay, and may be left out.
+         * @description A caller that is limited to some nodes can give no more than it has.
+         */
+        put: operations["updateMember"];
+        post?: never;
+        /** Admit a member no longer. Every server follows within 5 seconds. */
+        delete: operations["deleteMember"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/quotas": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * What the tenant is held to, as it was set and as it works.
+         * @description Needs telltale:admin.
+         */
+        get: operations["getQuotas"];
+        /**
+         * Set what the tenant is held to. What is left out is the server's default.
+         * @description Needs telltale:admin and all nodes. An administrator of the tenant may go up
+         *     to the server's default; a higher number that the operator of the server
+         *     gave may stay or be lowered.
+         */
+        put: operations["setQuotas"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * What the tenant uses, with its bounds.
+         * @description Needs telltale:admin and all nodes. A number that is not known is left out.
+         *     What begins with replica_ counts since the start of the server that answers.
+         */
+        get: operations["getUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/api/v1/session": {
         parameters: {
             query?: never;
@@ -369,6 +733,68 @@ export interface paths {
         post: operations["createSession"];
         /** End the browser session. */
         delete: operations["deleteSession"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/connect": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * The self-test of a connector; a browser gets a page.
+         * @description With the reference id of a refusal (header Telltale-Reference) anybody
+         *     learns the class of the failed check and the next step. An
+         *     administrator of the tenant, with a bearer or a session, sees the last
+         *     attempts with what was expected and received, and how the tenant is
+         *     set up. A credential that is not good is as none. An unknown tenant is
+         *     answered like one that does not know the reference id.
+         */
+        get: operations["getConnectPage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/connect.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * The self-test of a connector.
+         * @description With the reference id of a refusal (header Telltale-Reference) anybody
+         *     learns the class of the failed check and the next step. An
+         *     administrator of the tenant, with a bearer or a session, sees the last
+         *     attempts with what was expected and received, and how the tenant is
+         *     set up. A credential that is not good is as none. An unknown tenant is
+         *     answered like one that does not know the reference id.
+         */
+        get: operations["getConnect"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1089,6 +1515,366 @@ export interface components {
             next_cursor?: string;
             notes?: components["schemas"]["Notes"];
         };
+        AuditPage: {
+            entries: components["schemas"]["AuditEntry"][];
+            truncated?: components["schemas"]["Truncated"];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        AuditEntry: {
+            /** Format: uuid */
+            id: string;
+            /** Format: date-time */
+            at: string;
+            principal: components["schemas"]["AuditCaller"];
+            /** @description mcp, rest, dashboard, command or server. */
+            surface: string;
+            /** @description A tool, or a method and the pattern of a route, such as POST tokens. */
+            action: string;
+            /** @description Redacted and cut. Text of the caller: data, never instructions. */
+            arguments?: string;
+            /**
+             * @description started: a write that is about to act; another entry with the same reference_id says how it ended.
+             * @enum {string}
+             */
+            outcome: "ok" | "refused" | "failed" | "started";
+            reason?: string;
+            /** @description Of the answer. */
+            bytes: number;
+            duration_ms: number;
+            reference_id?: string;
+            /** @description The address that the call came from. */
+            from?: string;
+            /** @description How many alike it stands for: the same refusal of the same principal within a minute is folded. */
+            count: number;
+            /** @description The seal of the tenant's chain that covers it; 0 while none does, which takes some seconds. */
+            seal: number;
+        };
+        AuditCaller: {
+            /** @enum {string} */
+            kind: "token" | "node" | "session" | "operator" | "oauth";
+            id: string;
+            name?: string;
+            /** @description The client id of an OAuth caller. */
+            client?: string;
+        };
+        /** @description All that a reference id alone gives. */
+        ConnectVerdict: {
+            reference_id: string;
+            /** @description Of the check that failed; none where none did. */
+            class: string;
+            detail: string;
+            next: string[];
+        };
+        Connection: {
+            endpoints: components["schemas"]["ConnectEndpoints"];
+            /** @description Whether the caller is an administrator of this tenant. */
+            admin: boolean;
+            attempt?: components["schemas"]["ConnectAttempt"];
+            /** @description The last ones, the newest first; for administrators. */
+            attempts?: components["schemas"]["ConnectAttempt"][];
+            /** @description For administrators. */
+            checklist?: components["schemas"]["TestStep"][];
+            next: string[];
+        };
+        ConnectEndpoints: {
+            /**
+             * Format: uri
+             * @description What is pasted into a client.
+             */
+            mcp_url: string;
+            /** Format: uri */
+            rest_url: string;
+            /** Format: uri */
+            metadata_url: string;
+            /** Format: uri */
+            metadata_beside_url: string;
+        };
+        ConnectAttempt: {
+            /** Format: date-time */
+            at: string;
+            reference_id: string;
+            /** @enum {string} */
+            step: "metadata_fetched" | "challenge_sent" | "token_refused" | "scope_missing" | "token_accepted";
+            /** @description Of the check that failed; none where none did. */
+            class: string;
+            detail: string;
+            /** @enum {string} */
+            surface: "mcp" | "rest" | "metadata" | "dashboard";
+            /** @description As the token named it; untrusted text. */
+            issuer?: string;
+            expected?: string;
+            /** @description Untrusted text; never the credential. */
+            received?: string;
+            principal?: string;
+            /** @description Client id, or what the client calls itself; untrusted text. */
+            client?: string;
+            from?: string;
+            next: string[];
+        };
+        TestStep: {
+            name: string;
+            ok: boolean;
+            skipped?: boolean;
+            expected?: string;
+            received?: string;
+            /** @description What to do; absent when ok. */
+            next?: string;
+        };
+        /** @description Limits to the nodes that carry all labels and, when there are ids, are one of them. Absent is all nodes; an empty one is refused. */
+        Selector: {
+            labels?: components["schemas"]["Labels"];
+            ids?: string[];
+        };
+        Scopes: ("telltale:read" | "telltale:payloads" | "telltale:diagnose" | "telltale:act" | "telltale:approve" | "telltale:maintain" | "telltale:admin")[];
+        /** @description An operator token without its secret. */
+        Token: {
+            id: string;
+            name: string;
+            scopes: components["schemas"]["Scopes"];
+            nodes?: components["schemas"]["Selector"];
+            /** @description It is accepted from these networks alone. */
+            networks?: string[];
+            /** Format: date-time */
+            created_at: string;
+            /** @description Kind and id of the caller that made it. */
+            created_by: string;
+            /**
+             * Format: date-time
+             * @description Absent for one that never ends.
+             */
+            expires_at?: string;
+            /** Format: date-time */
+            revoked_at?: string;
+            /**
+             * Format: date-time
+             * @description Up to a minute late.
+             */
+            last_used_at?: string;
+        };
+        TokenPage: {
+            tokens: components["schemas"]["Token"][];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        TokenRequest: {
+            /** @description What it is for. */
+            name: string;
+            scopes: components["schemas"]["Scopes"];
+            /** Format: date-time */
+            expires_at?: string;
+            nodes?: components["schemas"]["Selector"];
+            /** @description Such as 192.0.2.0/24. */
+            networks?: string[];
+        };
+        TokenMade: {
+            token: components["schemas"]["Token"];
+            /** @description Shown this once. */
+            secret: string;
+        };
+        /** @description An enrolment token without its secret. */
+        EnrolToken: {
+            id: string;
+            uses_max: number;
+            uses_left: number;
+            labels?: components["schemas"]["Labels"];
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+            /** Format: date-time */
+            expires_at: string;
+            /** Format: date-time */
+            revoked_at?: string;
+        };
+        EnrolTokenPage: {
+            enrol_tokens: components["schemas"]["EnrolToken"][];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        EnrolTokenRequest: {
+            /** @description How many nodes it enrols; absent is 1. */
+            uses?: number;
+            /** @description Seconds that it is good for; absent is an hour. */
+            expires_s?: number;
+            labels?: components["schemas"]["Labels"];
+        };
+        EnrolTokenMade: {
+            enrol_token: components["schemas"]["EnrolToken"];
+            /** @description Shown this once. */
+            secret: string;
+        };
+        /** @description Gives scopes to whoever's token carries a claim. They cap what the token may do, and never add to it. */
+        RoleRule: {
+            /** @description A claim's name, or a path with dots into nested objects. */
+            claim?: string;
+            /** @description The claim, or one element of it, equals this. */
+            value?: string;
+            /** @description Instead of claim and value: whoever has an account at the issuer. */
+            everybody?: boolean;
+            scopes: components["schemas"]["Scopes"];
+            nodes?: components["schemas"]["Selector"];
+        };
+        /** @description An identity provider that the tenant trusts, without its client secret. */
+        Issuer: {
+            id: string;
+            name: string;
+            /** @description The exact iss of its tokens. */
+            url: string;
+            /** @description Absent when it is discovered. */
+            jwks_url?: string;
+            /** @description Absent when it is discovered. */
+            introspection_url?: string;
+            /** @description The client that this server is at the issuer, for introspection. */
+            client_id?: string;
+            has_client_secret: boolean;
+            /** @description The client that the dashboard signs in with. */
+            dashboard_client_id?: string;
+            /** @enum {string} */
+            mode: "resource" | "static";
+            audiences?: string[];
+            tenant_claim?: string;
+            tenant_value?: string;
+            types?: string[];
+            algorithms?: string[];
+            scope_claim?: string;
+            opaque: boolean;
+            roles: components["schemas"]["RoleRule"][];
+            /** @description Another tenant of this server trusts the same issuer. */
+            shared: boolean;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        IssuerPage: {
+            issuers: components["schemas"]["Issuer"][];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        IssuerRequest: {
+            /** @description For people; absent is the host of the URL. */
+            name?: string;
+            /** @description The exact iss of its tokens: https, without query and fragment. It is required to create an issuer and never changes. */
+            url?: string;
+            /** @description Absent is discovered. */
+            jwks_url?: string;
+            /** @description Absent is discovered. */
+            introspection_url?: string;
+            client_id?: string;
+            /** @description Stored encrypted and never shown. Absent keeps what there is; an empty one removes it. */
+            client_secret?: string;
+            dashboard_client_id?: string;
+            /**
+             * @description resource (the default): tokens name this tenant's own URL as their audience. static: one of audiences, for providers that cannot; tenant_claim and tenant_value are required then.
+             * @enum {string}
+             */
+            mode?: "resource" | "static";
+            audiences?: string[];
+            tenant_claim?: string;
+            tenant_value?: string;
+            /** @description Accepted typ of access tokens; absent is at+jwt alone. */
+            types?: ("at+jwt" | "application/at+jwt" | "jwt")[];
+            algorithms?: ("RS256" | "RS384" | "RS512" | "PS256" | "PS384" | "PS512" | "ES256" | "ES384" | "ES512" | "EdDSA")[];
+            /** @description Absent is scope, then scp. */
+            scope_claim?: string;
+            /** @description Accept tokens that are no JWT, by introspection; needs client_id and client_secret. */
+            opaque?: boolean;
+            /** @description Without a rule only members are let in. */
+            roles?: components["schemas"]["RoleRule"][];
+        };
+        IssuerTest: {
+            issuer: string;
+            ok: boolean;
+            steps: components["schemas"]["TestStep"][];
+            reference_id: string;
+        };
+        /** @description A person or client of an issuer that is admitted by name. */
+        Member: {
+            id: string;
+            issuer_id: string;
+            /** @description The exact sub of its tokens. */
+            subject: string;
+            name?: string;
+            scopes: components["schemas"]["Scopes"];
+            nodes?: components["schemas"]["Selector"];
+            /** Format: date-time */
+            created_at: string;
+            created_by: string;
+        };
+        MemberPage: {
+            members: components["schemas"]["Member"][];
+            /** @description Absent on the last page. */
+            next_cursor?: string;
+            notes?: components["schemas"]["Notes"];
+        };
+        MemberRequest: {
+            issuer_id: string;
+            subject: string;
+            name?: string;
+            scopes: components["schemas"]["Scopes"];
+            nodes?: components["schemas"]["Selector"];
+        };
+        MemberChange: {
+            /** @description As it is, or absent. */
+            issuer_id?: string;
+            /** @description As it is, or absent. */
+            subject?: string;
+            name?: string;
+            scopes: components["schemas"]["Scopes"];
+            nodes?: components["schemas"]["Selector"];
+        };
+        /** @description What a tenant is held to. What is absent is the server's default. */
+        Policy: {
+            /** @description Cap of every token of an issuer; absent is all. */
+            scopes?: string[];
+            /** @description What the first challenge asks a client for, as some cannot ask for more later; absent is telltale:read. */
+            first_scopes?: string[];
+            /** @description Calls a minute of one caller. */
+            principal_rate?: number;
+            /** @description Calls a minute of the whole tenant. */
+            tenant_rate?: number;
+            /** @description Nodes that are not revoked. */
+            max_nodes?: number;
+            /** @description Operator tokens that are not revoked. */
+            max_tokens?: number;
+            max_issuers?: number;
+            max_members?: number;
+            /** @description Enrolment tokens that still enrol. */
+            max_enrol_tokens?: number;
+        };
+        Quotas: {
+            set: components["schemas"]["Policy"];
+            effective: components["schemas"]["Policy"];
+            /**
+             * Format: date-time
+             * @description Absent when nothing was ever set.
+             */
+            updated_at?: string;
+            updated_by?: string;
+        };
+        Used: {
+            used: number;
+            /** @description Absent when nothing bounds it. */
+            max?: number;
+        };
+        Usage: {
+            nodes?: components["schemas"]["Used"];
+            enrol_tokens?: components["schemas"]["Used"];
+            tokens?: components["schemas"]["Used"];
+            issuers?: components["schemas"]["Used"];
+            members?: components["schemas"]["Used"];
+            active_tasks?: components["schemas"]["Used"];
+            events?: components["schemas"]["Used"];
+            audit_rows?: components["schemas"]["Used"];
+            replica_calls?: components["schemas"]["Used"];
+            replica_refusals?: components["schemas"]["Used"];
+            notes?: components["schemas"]["Notes"];
+        };
         SessionRequest: {
             /** @description An operator token of this tenant. */
             token: string;
@@ -1250,7 +2036,7 @@ export interface components {
         };
         /**
          * @description Any other refusal or failure: 404 (no such address), 405 (method), 408
-         *     (slow body), 409 (conflict), 412 (a feature is off), 413 (body too
+         *     (slow body), 409 (conflict), 412 (a feature is off, or somebody else changed it), 413 (body too
          *     large), 414 (query too long), 421 (foreign host), 429 (limit reached),
          *     500 (internal), 503 (a dependency is away), 504 (too slow).
          */
@@ -1275,6 +2061,14 @@ export interface components {
         Node: string;
         /** @description The task's ticket_id. */
         Ticket: string;
+        /** @description The token's id; never its secret. */
+        Token: string;
+        /** @description The enrolment token's id; never its secret. */
+        EnrolToken: string;
+        /** @description The issuer's id. */
+        Issuer: string;
+        /** @description The member's id. */
+        Member: string;
         /** @description One node, by id or unique name. Absent means every node that the caller may see. */
         NodeQuery: string;
         /**
@@ -1299,6 +2093,8 @@ export interface components {
         NoStore: "no-store";
         /** @description A tag of the answer for If-None-Match. */
         ETag: string;
+        /** @description The version of what is shown, for If-Match. */
+        Version: string;
         /** @description The reference id of a refusal or failure; an operator finds the cause in the log by it. */
         Reference: string;
         /** @description How to authenticate (RFC 6750, RFC 9728). */
@@ -1958,6 +2754,856 @@ export interface operations {
             default: components["responses"]["Failure"];
         };
     };
+    listAudit: {
+        parameters: {
+            query?: {
+                /** @description Only entries of the caller with this id. */
+                principal?: string;
+                /** @description Only this tool, or this method and route, such as POST tokens. */
+                action?: string;
+                outcome?: "ok" | "refused" | "failed" | "started";
+                /** @description Only entries with this reference id. */
+                reference?: string;
+                /** @description From this time on: RFC 3339, or a duration before now such as 15m. */
+                since?: string;
+                /** @description Before this time: RFC 3339, or a duration before now such as 15m. */
+                until?: string;
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listTokens: {
+        parameters: {
+            query?: {
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    createToken: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "ci",
+                 *       "scopes": [
+                 *         "telltale:read"
+                 *       ],
+                 *       "nodes": {
+                 *         "labels": {
+                 *           "role": "web"
+                 *         }
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["TokenRequest"];
+            };
+        };
+        responses: {
+            /** @description The token with its secret. */
+            201: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenMade"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    revokeToken: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The token's id; never its secret. */
+                token: components["parameters"]["Token"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The token is revoked. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listEnrolTokens: {
+        parameters: {
+            query?: {
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EnrolTokenPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    createEnrolToken: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "uses": 10,
+                 *       "expires_s": 86400,
+                 *       "labels": {
+                 *         "role": "web"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["EnrolTokenRequest"];
+            };
+        };
+        responses: {
+            /** @description The token with its secret. */
+            201: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EnrolTokenMade"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    revokeEnrolToken: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The enrolment token's id; never its secret. */
+                enrol_token: components["parameters"]["EnrolToken"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The token enrols nobody any more. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listIssuers: {
+        parameters: {
+            query?: {
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    createIssuer: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "url": "https://idp.example.com",
+                 *       "roles": [
+                 *         {
+                 *           "claim": "groups",
+                 *           "value": "sre",
+                 *           "scopes": [
+                 *             "telltale:read",
+                 *             "telltale:diagnose"
+                 *           ]
+                 *         }
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["IssuerRequest"];
+            };
+        };
+        responses: {
+            /** @description The issuer. */
+            201: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    ETag: components["headers"]["Version"];
+                    /** @description Where it is. */
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Issuer"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getIssuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The issuer's id. */
+                issuer: components["parameters"]["Issuer"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The issuer. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    ETag: components["headers"]["Version"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Issuer"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    updateIssuer: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The ETag that the change is made on; 412 with the reason changed_meanwhile when it is another now. Absent or * is whatever is there. */
+                "If-Match"?: string;
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The issuer's id. */
+                issuer: components["parameters"]["Issuer"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["IssuerRequest"];
+            };
+        };
+        responses: {
+            /** @description The issuer as it is now. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    ETag: components["headers"]["Version"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Issuer"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    deleteIssuer: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The issuer's id. */
+                issuer: components["parameters"]["Issuer"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The issuer is gone. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    testIssuer: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The issuer's id. */
+                issuer: components["parameters"]["Issuer"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was found; ok is false when a step failed. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerTest"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listMembers: {
+        parameters: {
+            query?: {
+                /** @description Only members of the issuer with this id. */
+                issuer?: string;
+                /** @description Rows of the page; absent is 50, more than 200 is clamped to 200 with a note. */
+                limit?: components["parameters"]["Limit"];
+                /** @description next_cursor of the former page, unchanged. */
+                cursor?: components["parameters"]["Cursor"];
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberPage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    createMember: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "issuer_id": "0199c0de-0000-7000-8000-000000000001",
+                 *       "subject": "alice",
+                 *       "scopes": [
+                 *         "telltale:read"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["MemberRequest"];
+            };
+        };
+        responses: {
+            /** @description The member. */
+            201: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    /** @description Where it is. */
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Member"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getMember: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The member's id. */
+                member: components["parameters"]["Member"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The member. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Member"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    updateMember: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The member's id. */
+                member: components["parameters"]["Member"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemberChange"];
+            };
+        };
+        responses: {
+            /** @description The member as it is now. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Member"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    deleteMember: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+                /** @description The member's id. */
+                member: components["parameters"]["Member"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The member is gone. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getQuotas: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The quotas. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    ETag: components["headers"]["Version"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Quotas"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    setQuotas: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The ETag that the change is made on; 412 with the reason changed_meanwhile when it is another now. Absent or * is whatever is there. */
+                "If-Match"?: string;
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "principal_rate": 300,
+                 *       "first_scopes": [
+                 *         "telltale:read",
+                 *         "telltale:diagnose"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["Policy"];
+            };
+        };
+        responses: {
+            /** @description The quotas as they are now. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    ETag: components["headers"]["Version"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Quotas"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getUsage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The numbers. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
     getSession: {
         parameters: {
             query?: never;
@@ -2060,6 +3706,72 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getConnectPage: {
+        parameters: {
+            query?: {
+                /** @description The reference id of a refusal. */
+                reference?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the caller may know. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Connection"] | components["schemas"]["ConnectVerdict"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getConnect: {
+        parameters: {
+            query?: {
+                /** @description The reference id of a refusal. */
+                reference?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the caller may know. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Connection"] | components["schemas"]["ConnectVerdict"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            404: components["responses"]["NotFound"];
             default: components["responses"]["Failure"];
         };
     };
