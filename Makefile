@@ -15,11 +15,12 @@ help: ## list the targets
 deps: ## install what building and running need (a no-op when present)
 	@deploy/deps.sh run
 
+# The first scopes: each demo account sees its own tools at once, without a step-up.
 up: build ## start everything on this machine: database, server, two tenants, an agent with the real probe
-	@exec bin/telltaled dev
+	@exec bin/telltaled dev --first-scopes read,diagnose,admin
 
 demo-data: build ## start everything with a synthetic fleet of 300 nodes beside the local agent, to try the dashboard
-	@exec bin/telltaled dev --agents 301
+	@exec bin/telltaled dev --first-scopes read,diagnose,admin --agents 301
 
 build: deps web ## build bin/telltaled, bin/telltale-agent and bin/telltale
 	@mkdir -p bin

@@ -189,7 +189,7 @@ func TestIssuerLasts(t *testing.T) {
 		<-time.After(50 * time.Millisecond)
 	}
 
-	again := startDev(t, dir, nil, "--no-agent", "--idp-dir", idpDir, "--http", strings.TrimPrefix(s.BaseURL, "http://"))
+	again := startDev(t, dir, nil, "--no-agent", "--idp-dir", idpDir, "--http", strings.TrimPrefix(s.BaseURL, "http://"), "--first-scopes", "read,diagnose")
 	if again.Issuer == nil || *again.Issuer != issuer {
 		t.Fatalf("issuer %v, was %s", again.Issuer, issuer)
 	}
@@ -198,6 +198,9 @@ func TestIssuerLasts(t *testing.T) {
 		if a := knock(t, acme.MCPURL, token); a.status != http.StatusOK {
 			t.Errorf("a token of before or after the restart: %d %s", a.status, a.body)
 		}
+	}
+	if a := knock(t, acme.MCPURL, ""); !strings.Contains(a.header.Get("WWW-Authenticate"), `scope="telltale:read telltale:diagnose"`) {
+		t.Errorf("the first challenge with --first-scopes: %v", a.header)
 	}
 	again.interrupt()
 	if left := again.leftovers(); len(left) > 0 {

@@ -48,8 +48,12 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 		defer func() { cancel(); <-idp.done }()
 		doc.Issuer, next.IDPPort, idpGone = &idp.issuer, idp.port, idp.done
 	}
+	first, err := d.o.first()
+	if err != nil {
+		return err
+	}
 	for _, t := range doc.Tenants {
-		if err := a.trustIDP(ctx, t.Slug, idp); err != nil {
+		if err := a.trustIDP(ctx, t.Slug, idp, first); err != nil {
 			return fmt.Errorf("tenant %s: trust the identity provider: %w", t.Slug, err)
 		}
 	}

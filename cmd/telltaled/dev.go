@@ -10,11 +10,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/mcp"
 	"github.com/telltale-dev/telltale/migrations"
+	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/tenantdb/localpg"
 )
 
@@ -23,6 +25,7 @@ type devOptions struct {
 	dataDir, readyFile string
 	http, grpc, mgmt   string
 	idp, idpDir        string
+	firstScopes        words
 	agents             int
 	noAgent, noIDP     bool
 	postgresBin        string
@@ -40,6 +43,7 @@ func (o *devOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.idp, "idp", "", "loopback `ADDRESS` of the demo identity provider; default: a free port, kept over runs")
 	fs.StringVar(&o.idpDir, "idp-dir", "", "`DIR` of the demo identity provider; default: ../deploy/devidp beside the folder of this binary")
 	fs.BoolVar(&o.noIDP, "no-idp", false, "start no demo identity provider: sign in with an operator token")
+	fs.Var(&o.firstScopes, "first-scopes", "`SCOPES` that a client is told to ask for when it first connects, such as read,diagnose; unless given, what the tenants have, at first read alone")
 	fs.StringVar(&o.postgresBin, "postgres-bin", "", "`DIR` of the PostgreSQL binaries; default: the newest installed")
 	logFlags(fs, &o.logLevel, &o.logForm)
 }
@@ -61,6 +65,9 @@ func (o *devOptions) check() error {
 	if o.agents < 1 || o.agents > maxDevAgents {
 		bad = append(bad, fmt.Errorf("--agents %d: want 1 to %d", o.agents, maxDevAgents))
 	}
+	if _, err := o.first(); err != nil {
+		bad = append(bad, err)
+	}
 	if err := checkLog(o.logLevel, o.logForm); err != nil {
 		bad = append(bad, err)
 	}
@@ -68,6 +75,19 @@ func (o *devOptions) check() error {
 		return fmt.Errorf("%w: %w", errUsage, errors.Join(bad...))
 	}
 	return nil
+}
+
+// first is --first-scopes; nothing when it is not given.
+func (o *devOptions) first() (tenants.Scopes, error) {
+	full := make([]string, len(o.firstScopes))
+	for i, s := range o.firstScopes {
+		full[i] = "telltale:" + strings.TrimPrefix(s, "telltale:")
+	}
+	first, unknown := tenants.ParseScopes(full)
+	if len(unknown) > 0 {
+		return 0, fmt.Errorf("--first-scopes %s: want some of read, payloads, diagnose, act, approve, maintain, admin", o.firstScopes.String())
+	}
+	return first, nil
 }
 
 // dev runs everything on this machine until interrupted.

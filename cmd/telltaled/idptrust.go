@@ -26,8 +26,9 @@ func demoRoles(slug string) []tenants.RoleRule {
 }
 
 // trustIDP has a tenant trust the running provider, and no longer one of an
-// earlier run that had another address. p is nil when none runs.
-func (a *app) trustIDP(ctx context.Context, slug string, p *identityProvider) error {
+// earlier run that had another address. Unless it is empty, first is what the
+// tenant's first challenge asks for. p is nil when none runs.
+func (a *app) trustIDP(ctx context.Context, slug string, p *identityProvider, first tenants.Scopes) error {
 	ten, err := a.directory.TenantBySlug(ctx, slug)
 	if err != nil {
 		return err
@@ -57,5 +58,14 @@ func (a *app) trustIDP(ctx context.Context, slug string, p *identityProvider) er
 		Opaque: slug == "globex", // the provider gives acme's people JWTs
 		Roles:  demoRoles(slug),
 	})
+	if err != nil || first == 0 {
+		return err
+	}
+	policy, err := a.access.Policy(ctx, sc)
+	if err != nil {
+		return err
+	}
+	policy.Set.FirstScopes = first
+	_, err = a.access.SetPolicy(ctx, sc, policy.Set, &policy.UpdatedAt)
 	return err
 }
