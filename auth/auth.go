@@ -49,6 +49,9 @@ const (
 	Claims        Class = "claims"    // a needed claim is missing, doubled or of a wrong form
 	NoRole        Class = "no_role"   // good, but its holder has no role in this tenant
 	NoScope       Class = "no_scope"  // good, but it holds none of the scopes that its holder's role has
+
+	SignInOver    Class = "sign_in_over"    // an answer to no sign-in that this browser has under way
+	SignInRefused Class = "sign_in_refused" // the identity provider gave no tokens
 )
 
 var classes = map[Class]struct {
@@ -79,6 +82,8 @@ var classes = map[Class]struct {
 	Bound:         {http.StatusUnauthorized, "cnf: the token is bound to a key, which is not supported here", "let the identity provider issue plain bearer tokens for this resource"},
 	Claims:        {http.StatusUnauthorized, "claims: a needed claim is missing, doubled or malformed", "let the identity provider issue tokens with iss, sub, aud and exp"},
 	NoRole:        {http.StatusForbidden, "no role: the token is good, but its holder has no role in this tenant", "ask an administrator of this tenant for a role or a membership"},
+	SignInOver:    {http.StatusUnauthorized, "sign-in over: this browser has no such sign-in under way", "start the sign-in again, in one window, and finish it within ten minutes"},
+	SignInRefused: {http.StatusUnauthorized, "sign-in refused: the identity provider did not let you in", "start the sign-in again; an administrator of this tenant can see what the provider said"},
 	NoScope:       {http.StatusForbidden, "no scope: the token holds none of the scopes that its holder may have", "ask the identity provider for the scopes that the challenge names"},
 }
 

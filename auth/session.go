@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"net/netip"
 	"time"
@@ -35,8 +36,10 @@ type SessionStore interface {
 
 // Sessions turns dashboard cookies into scopes. A session is exchanged for an
 // operator token: it has that token's scopes, nodes and networks as they stand
-// now, and ends with it. The cookie's value is kept as a hash only, the CSRF
-// token is derived from it, and no script can read the cookie. Safe for
+// now, and ends with it. Or a person signed in at the tenant's identity
+// provider (SignIn): then it has what the provider granted, judged by today's
+// roles, members and policy. The cookie's value is kept as a hash only, the
+// CSRF token is derived from it, and no script can read the cookie. Safe for
 // concurrent use.
 type Sessions struct {
 	site     *Site
@@ -44,6 +47,7 @@ type Sessions struct {
 	tokens   *OperatorTokens
 	store    SessionStore
 	uses     *Uses
+	people   *OAuth // nil: operator tokens alone make sessions
 	cache    *cache[tenants.BrowserSession]
 }
 
@@ -52,6 +56,13 @@ type Sessions struct {
 // SessionIdle after sign-in.
 func NewSessions(site *Site, v *Verifier, tokens *OperatorTokens, store SessionStore, uses *Uses, ttl time.Duration) *Sessions {
 	return &Sessions{site: site, verifier: v, tokens: tokens, store: store, uses: uses, cache: newCache[tenants.BrowserSession](boundTTL(ttl), 10_000)}
+}
+
+// WithPeople lets sessions stand for people who signed in at an identity
+// provider, too. Call it before the first request.
+func (s *Sessions) WithPeople(o *OAuth) *Sessions {
+	s.people = o
+	return s
 }
 
 // Stats returns the counters of the session cache.
@@ -103,14 +114,7 @@ func (s *Sessions) verify(ctx context.Context, slug, value string, from netip.Ad
 	case !now.Before(ses.ExpiresAt), now.Sub(ses.LastSeenAt) >= SessionIdle:
 		return tenants.Scope{}, none, failed(Expired)
 	}
-	tok, found, err := s.tokens.find(ctx, ses.TokenID)
-	if err != nil {
-		return tenants.Scope{}, none, err
-	}
-	if !found {
-		return tenants.Scope{}, none, failed(Unknown)
-	}
-	scope, err := s.tokens.admit(t, tok, from)
+	scope, err := s.holder(ctx, t, ses, from)
 	if err != nil {
 		return tenants.Scope{}, none, err
 	}
@@ -118,8 +122,52 @@ func (s *Sessions) verify(ctx context.Context, slug, value string, from netip.Ad
 		return tenants.Scope{}, none, failed(Suspended)
 	}
 	s.uses.session(t.ID, ses.ID, ses.LastSeenAt, now)
-	scope.Principal = tenants.Principal{Kind: tenants.SessionPrincipal, ID: ses.ID, Name: tok.Name}
 	return scope, ses, nil
+}
+
+// holder is whom a session stands for, with what he may do now. A person keeps
+// his own name, in limits and in the audit; a token's session has one of its own.
+func (s *Sessions) holder(ctx context.Context, t tenants.Tenant, ses tenants.BrowserSession, from netip.Addr) (tenants.Scope, error) {
+	if len(ses.Facts) > 0 {
+		var f Facts
+		if s.people == nil || json.Unmarshal(ses.Facts, &f) != nil {
+			return tenants.Scope{}, failed(Unknown)
+		}
+		return s.people.Reevaluate(ctx, t, f)
+	}
+	tok, found, err := s.tokens.find(ctx, ses.TokenID)
+	if err != nil {
+		return tenants.Scope{}, err
+	}
+	if !found {
+		return tenants.Scope{}, failed(Unknown)
+	}
+	scope, err := s.tokens.admit(t, tok, from)
+	scope.Principal = tenants.Principal{Kind: tenants.SessionPrincipal, ID: ses.ID, Name: tok.Name}
+	return scope, err
+}
+
+// newSession mints a session of a tenant that begins now.
+func newSession(t tenants.TenantID) (value string, ses tenants.BrowserSession) {
+	value, secret := tenants.MintSecret(tenants.SessionSecret)
+	now := time.Now()
+	return value, tenants.BrowserSession{
+		ID: secret.ID, Hash: secret.Hash, Tenant: t, CreatedAt: now, LastSeenAt: now, ExpiresAt: now.Add(SessionAbsolute),
+	}
+}
+
+// put stores a session, ends the one that the browser held, and gives the
+// browser its cookie.
+func (s *Sessions) put(w http.ResponseWriter, r *http.Request, slug, value string, ses tenants.BrowserSession) error {
+	old := s.held(r, slug)
+	if err := s.store.PutSession(r.Context(), ses, old); err != nil {
+		return err
+	}
+	if old != "" {
+		s.cache.drop(sessionKey(ses.Tenant, old))
+	}
+	http.SetCookie(w, s.newCookie(slug, value, ses.ExpiresAt))
+	return nil
 }
 
 // sameSite checks what a forged cross-site write cannot have: the CSRF token,

@@ -17,8 +17,8 @@ const maxSignIn = 4 << 10
 // SessionView is what the page may know of its session. It holds no credential.
 type SessionView struct {
 	Tenant    string    `json:"tenant"`
-	Principal string    `json:"principal"` // id of the session
-	Name      string    `json:"name"`      // name of the token behind it
+	Principal string    `json:"principal"` // id of the session, or of the person who signed in
+	Name      string    `json:"name"`      // name of the token behind it, or of the person
 	Scopes    []string  `json:"scopes"`
 	CSRF      string    `json:"csrf"` // to be sent in the header Telltale-CSRF on every write
 	ExpiresAt time.Time `json:"expires_at"`
@@ -84,20 +84,11 @@ func (s *Sessions) signIn(w http.ResponseWriter, r *http.Request, slug string) e
 	if err != nil {
 		return err
 	}
-	value, secret := tenants.MintSecret(tenants.SessionSecret)
-	now := time.Now()
-	ses := tenants.BrowserSession{
-		ID: secret.ID, Hash: secret.Hash, Tenant: scope.Tenant, TokenID: scope.Principal.ID,
-		CreatedAt: now, LastSeenAt: now, ExpiresAt: now.Add(SessionAbsolute),
-	}
-	old := s.held(r, slug)
-	if err := s.store.PutSession(r.Context(), ses, old); err != nil {
+	value, ses := newSession(scope.Tenant)
+	ses.TokenID = scope.Principal.ID
+	if err := s.put(w, r, slug, value, ses); err != nil {
 		return err
 	}
-	if old != "" {
-		s.cache.drop(sessionKey(scope.Tenant, old))
-	}
-	http.SetCookie(w, s.newCookie(slug, value, ses.ExpiresAt))
 	scope.Principal = tenants.Principal{Kind: tenants.SessionPrincipal, ID: ses.ID, Name: scope.Principal.Name}
 	show(w, http.StatusCreated, scope, value, ses)
 	return nil

@@ -46,7 +46,11 @@ func (v *Verifier) Tenant(ctx context.Context, slug string) (tenants.Tenant, err
 	if err := tenants.CheckSlug(slug); err != nil {
 		return tenants.Tenant{}, fault.New(fault.NotFound, "unknown_tenant", "no such tenant")
 	}
-	return v.tenants.TenantBySlug(ctx, slug)
+	t, err := v.tenants.TenantBySlug(ctx, slug)
+	if t.SuspendedBy == bySelf && ctx.Value(evenSuspendedKey{}) != nil {
+		t.Suspended = false
+	}
+	return t, err
 }
 
 // Verify turns a bearer sent to a tenant's URLs from an address into a scope.

@@ -38,12 +38,14 @@ type OperatorToken struct {
 }
 
 // BrowserSession is one dashboard session. It holds one principal of one
-// tenant: the operator token it was exchanged for, which it never outlives.
+// tenant: the operator token it was exchanged for, which it never outlives, or
+// a person of one of the tenant's issuers.
 type BrowserSession struct {
 	ID         string // public part of the cookie's value
 	Tenant     TenantID
 	Hash       SecretHash `json:"-"` // of the cookie's whole value
-	TokenID    string
+	TokenID    string     // empty: a person's
+	Facts      []byte     // JSON, what package auth keeps of a person; nil: a token's
 	CreatedAt  time.Time
 	LastSeenAt time.Time // up to a minute late
 	ExpiresAt  time.Time // absolute end, whatever the use

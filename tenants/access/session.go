@@ -27,7 +27,7 @@ func (s *Service) PutSession(ctx context.Context, ses Session, replaces string) 
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, insertSession, ses.Tenant, ses.ID, ses.Hash[:], ses.TokenID, ses.CreatedAt, ses.LastSeenAt, ses.ExpiresAt)
+		_, err := tx.Exec(ctx, insertSession, ses.Tenant, ses.ID, ses.Hash[:], ses.TokenID, ses.Facts, ses.CreatedAt, ses.LastSeenAt, ses.ExpiresAt)
 		return err
 	})
 	if err != nil {

@@ -29,10 +29,10 @@ const (
 		from unnest($2::text[], $3::timestamptz[]) as u(id, at)
 		where t.tenant_id = $1 and t.token_id = u.id and (t.last_used_at is null or t.last_used_at < u.at)`
 
-	insertSession = `insert into browser_session (tenant_id, session_id, hash, token_id, created_at, last_seen_at, expires_at)
-		values ($1, $2, $3, $4, $5, $6, $7)`
+	insertSession = `insert into browser_session (tenant_id, session_id, hash, token_id, facts, created_at, last_seen_at, expires_at)
+		values ($1, $2, $3, nullif($4, ''), $5, $6, $7, $8)`
 
-	selectSession = `select tenant_id, session_id, hash, token_id, created_at, last_seen_at, expires_at
+	selectSession = `select tenant_id, session_id, hash, coalesce(token_id, ''), facts, created_at, last_seen_at, expires_at
 		from browser_session where tenant_id = $1 and session_id = $2`
 
 	deleteSession = `delete from browser_session where tenant_id = $1 and session_id = $2`
@@ -73,7 +73,7 @@ func scanToken(row pgx.CollectableRow) (t Token, err error) {
 
 func scanSession(row pgx.CollectableRow) (s Session, err error) {
 	var hash []byte
-	err = row.Scan((*[16]byte)(&s.Tenant), &s.ID, &hash, &s.TokenID, &s.CreatedAt, &s.LastSeenAt, &s.ExpiresAt)
+	err = row.Scan((*[16]byte)(&s.Tenant), &s.ID, &hash, &s.TokenID, &s.Facts, &s.CreatedAt, &s.LastSeenAt, &s.ExpiresAt)
 	copy(s.Hash[:], hash)
 	return s, err
 }
