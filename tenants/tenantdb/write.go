@@ -93,9 +93,10 @@ func silent(conn net.Conn) bool {
 	}
 	var peek error
 	var b [1]byte
-	err = raw.Read(func(fd uintptr) bool {
+	// Not by raw.Read: the driver may have a read of its own under way, for
+	// which that would wait.
+	err = raw.Control(func(fd uintptr) {
 		_, _, peek = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		return true
 	})
 	return err == nil && (errors.Is(peek, syscall.EAGAIN) || errors.Is(peek, syscall.EINTR))
 }

@@ -3,7 +3,10 @@ package tenantdb_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -144,5 +147,65 @@ func TestBrokenConnectionsAreNotHandedOut(t *testing.T) {
 	words, err := tenantdb.Query(t.Context(), db, w.b, `select word from secret where id = '1'`, nil, pgx.RowTo[string])
 	if diff := cmp.Diff([]string{"of " + w.b.String() + "..."}, words); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
+	}
+}
+
+// The driver may leave a read under way on an idle connection; a look at it
+// does not wait for that.
+func TestALookDoesNotWait(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(conn, make([]byte, 2))
+		read <- err
+	}()
+	if _, err := peer.Write([]byte{1}); err != nil { // the reader is at work, or soon
+		t.Fatal(err)
+	}
+	looked := make(chan struct{})
+	go func() {
+		for range 1000 {
+			tenantdb.Silent(conn)
+		}
+		close(looked)
+	}()
+	select {
+	case <-looked:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a look waits for a read")
+	}
+	if _, err := peer.Write([]byte{2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != nil {
+		t.Fatal(err)
+	}
+	if !tenantdb.Silent(conn) {
+		t.Error("nothing is to be read")
+	}
+	if err := peer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); tenantdb.Silent(conn); {
+		if time.Now().After(end) {
+			t.Fatal("the end is not seen")
+		}
+	}
+	if one, _ := net.Pipe(); tenantdb.Silent(one) {
+		t.Error("what cannot be looked at is not to be trusted")
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/pprof"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -121,5 +123,28 @@ func TestOutputIsBounded(t *testing.T) {
 	_, _ = o.Write([]byte("end"))
 	if s := o.String(); len(s) > 2*tailKept+100 || !strings.HasSuffix(s, "xend") {
 		t.Errorf("%d bytes kept, the last of them %q", len(s), s[len(s)-10:])
+	}
+}
+
+// The figures are what the runtime says of this process.
+func TestLiveMemory(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	before, err := ReadLive(t.Context(), srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make([]byte, 8<<20)
+	after, err := ReadLive(t.Context(), srv.URL)
+	if grown := int64(after.Heap) - int64(before.Heap); err != nil || grown < 7<<20 || grown > 10<<20 || after.Stacks == 0 || after.Sum() <= after.Heap {
+		t.Errorf("%+v, then %+v, %v", before, after, err)
+	}
+	runtime.KeepAlive(held)
+	for _, bad := range []string{"", "# HeapAlloc = x\n", "# HeapAlloc = 12\n"} {
+		if l, err := readLive(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q: %+v", bad, l)
+		}
 	}
 }

@@ -1,0 +1,4 @@
+package tenantdb
+
+// Silent is silent for tests of this package.
+var Silent = silent
