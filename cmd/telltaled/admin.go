@@ -30,7 +30,12 @@ func withAdmin(ctx context.Context, e env, name string, args []string, define fu
 
 // withAdminFor is withAdmin for a command that may take longer.
 func withAdminFor(ctx context.Context, e env, limit time.Duration, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, []string) error) error {
-	var d database
+	return withAdminOn(ctx, e, &database{}, nil, limit, name, args, define, operands, run)
+}
+
+// withAdminOn is withAdminFor for a command that settles something about the
+// database before it is opened, when the flags are known.
+func withAdminOn(ctx context.Context, e env, d *database, before func() error, limit time.Duration, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, []string) error) error {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	d.flags(fs)
 	if define != nil {
@@ -38,6 +43,11 @@ func withAdminFor(ctx context.Context, e env, limit time.Duration, name string, 
 	}
 	if err := load(fs, e, args, operands...); err != nil {
 		return err
+	}
+	if before != nil {
+		if err := before(); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

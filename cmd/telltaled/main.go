@@ -49,6 +49,7 @@ func commands() []command {
 		{"tenant suspend", "SLUG", "suspend a tenant, or resume it with --resume", tenantSuspend},
 		{"tenant export", "SLUG", "write all rows of a tenant, without its secrets", tenantExport},
 		{"tenant delete", "SLUG", "delete a tenant for good", tenantDelete},
+		{"tenant quotas", "SLUG", "show what a tenant is held to, and set it", tenantQuotas},
 		{"tenant mcp", "SLUG on|off", "switch a tenant's MCP endpoint on or off", tenantMCP},
 		{"token create", "", "create an operator token and print it once", tokenCreate},
 		{"token list", "", "list a tenant's operator tokens", tokenList},
@@ -56,6 +57,13 @@ func commands() []command {
 		{"enrol-token create", "", "create an enrolment token and print it once", enrolTokenCreate},
 		{"enrol-token list", "", "list a tenant's enrolment tokens", enrolTokenList},
 		{"enrol-token revoke", "ID", "end an enrolment token; the nodes it enrolled stay", enrolTokenRevoke},
+		{"issuer add", "SLUG URL", "have a tenant trust an identity provider, after a test of it", issuerAdd},
+		{"issuer test", "SLUG ISSUER", "test an identity provider step by step", issuerTest},
+		{"issuer list", "SLUG", "list the identity providers that a tenant trusts", issuerList},
+		{"issuer remove", "SLUG ISSUER", "trust an identity provider no longer; its members go with it", issuerRemove},
+		{"member add", "SLUG ISSUER SUBJECT", "admit a person or client of an issuer by name", memberAdd},
+		{"member list", "SLUG", "list a tenant's members", memberList},
+		{"member remove", "SLUG MEMBER", "admit a member no longer", memberRemove},
 		{"node revoke", "NODE", "revoke a node's identity; its streams are cut within 5 seconds", nodeRevoke},
 		{"audit list", "", "list the newest entries of a tenant's audit", auditList},
 		{"audit verify", "", "walk the chain of every tenant's audit, or of one, and fail if it is broken", auditVerify},
@@ -123,8 +131,12 @@ func find(all []command, args []string) (c command, rest []string, ok bool) {
 // usage lists commands: all of them, or one group such as "token".
 func usage(w io.Writer, list []command) {
 	fmt.Fprint(w, "telltaled is the Telltale server.\n\nusage: telltaled COMMAND [flags]\n\n")
+	width := 0
 	for _, c := range list {
-		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace(c.words+" "+c.args), c.help)
+		width = max(width, len(strings.TrimSpace(c.words+" "+c.args)))
+	}
+	for _, c := range list {
+		fmt.Fprintf(w, "  %-*s  %s\n", width, strings.TrimSpace(c.words+" "+c.args), c.help)
 	}
 	fmt.Fprint(w, "\nEvery flag can also be set in the environment (--public-url is TELLTALE_PUBLIC_URL)\nor in the YAML file named by --config; a flag wins over the environment, and the\nenvironment over the file. 'telltaled COMMAND --help' lists a command's flags.\n")
 }

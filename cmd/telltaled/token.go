@@ -55,13 +55,9 @@ func tokenSpec(name string, scopes, cidrs, labels words, ttl time.Duration) (acc
 	if name == "" {
 		return spec, fmt.Errorf("%w: --name is missing: say what the token is for", errUsage)
 	}
-	full := make([]string, len(scopes))
-	for i, s := range scopes {
-		full[i] = "telltale:" + strings.TrimPrefix(s, "telltale:")
-	}
-	var unknown []string
-	if spec.Scopes, unknown = tenants.ParseScopes(full); len(unknown) > 0 || spec.Scopes == 0 {
-		return spec, fmt.Errorf("%w: --scopes wants one or more of read, payloads, diagnose, act, approve, maintain, admin; got %q", errUsage, strings.Join(scopes, ","))
+	var err error
+	if spec.Scopes, err = parseScopeWords(scopes); err != nil {
+		return spec, err
 	}
 	if ttl < 0 {
 		return spec, fmt.Errorf("%w: --expires is negative", errUsage)
@@ -70,7 +66,6 @@ func tokenSpec(name string, scopes, cidrs, labels words, ttl time.Duration) (acc
 		at := time.Now().Add(ttl)
 		spec.ExpiresAt = &at
 	}
-	var err error
 	if spec.Nodes.Labels, err = parseLabels(labels); err != nil {
 		return spec, err
 	}
