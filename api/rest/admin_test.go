@@ -19,7 +19,7 @@ import (
 )
 
 // wholeTenant lists what a caller that is limited to some nodes may not do.
-var wholeTenant = map[string]bool{"createIssuer": true, "updateIssuer": true, "deleteIssuer": true, "testIssuer": true, "setQuotas": true, "getUsage": true}
+var wholeTenant = map[string]bool{"setTenant": true, "exportTenant": true, "deleteTenant": true, "createIssuer": true, "updateIssuer": true, "deleteIssuer": true, "testIssuer": true, "setQuotas": true, "getUsage": true}
 
 // openSeal seals nothing.
 type openSeal struct{}

@@ -107,6 +107,7 @@ func TestDocumentNamesEveryField(t *testing.T) {
 		"Profile": inspector.Profile{}, "ProfileFrame": inspector.ProfileFrame{}, "FoldedStack": inspector.FoldedStack{},
 		"AuditPage": auditPage{}, "AuditEntry": audit.Row{}, "AuditCaller": audit.Caller{}, "ConnectVerdict": verdict{}, "Connection": connection{},
 		"ConnectEndpoints": endpoints{}, "ConnectAttempt": attempt{}, "TestStep": tenants.Step{},
+		"TenantState": tenantView{}, "TenantRequest": tenantRequest{}, "DeletedTenant": deletedTenant{},
 		"Selector": selectorBody{}, "Token": tokenView{}, "TokenPage": tokenPage{}, "TokenRequest": tokenRequest{}, "TokenMade": tokenMade{},
 		"EnrolToken": enrolTokenView{}, "EnrolTokenPage": enrolTokenPage{}, "EnrolTokenRequest": enrolTokenRequest{}, "EnrolTokenMade": enrolTokenMade{},
 		"RoleRule": roleBody{}, "Issuer": issuerView{}, "IssuerPage": issuerPage{}, "IssuerRequest": issuerRequest{}, "IssuerTest": issuerTest{},
@@ -197,6 +198,9 @@ func TestDocumentNamesEveryParameter(t *testing.T) {
 	doc := document(t)
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
+			if op.OperationID == "finishSignIn" {
+				continue // providers add parameters of their own to their answers
+			}
 			var want []string
 			for _, p := range append(slices.Clone(item.Parameters), op.Parameters...) {
 				if p.Value.In == "query" {

@@ -53,6 +53,7 @@ type Guards struct {
 	Sessions   *auth.Sessions
 	Challenger *auth.Challenger
 	Limiter    *auth.Limiter // optional: calls a minute
+	SignIn     *auth.SignIn  // optional: people sign in at an identity provider
 }
 
 // Config builds a Server. All but the fields marked optional must be set.
@@ -67,8 +68,10 @@ type Config struct {
 	Audit   Audit
 	Door    Door
 	Tenants Tenants
-	Trusts  Trusts // optional: then no tenant has an issuer
-	Site    *auth.Site
+	// Lifecycle is the caller's own tenant.
+	Lifecycle Lifecycle
+	Trusts    Trusts // optional: then no tenant has an issuer
+	Site      *auth.Site
 	// What administrates a tenant.
 	Tokens      Tokens
 	EnrolTokens EnrolTokens
@@ -153,6 +156,9 @@ func (s *Server) routes() *chi.Mux {
 	api.Post(base+"/session", s.signIn)
 	api.Get(base+"/session", s.whoAmI)
 	api.Delete(base+"/session", s.signOut)
+	api.Get(base+"/session/providers", s.signInProviders)
+	api.Get(base+"/session/login", s.signInBegin)
+	api.Get(base+"/session/callback", s.signInCallback)
 
 	read := api.With(known...).With(g.Gate.Require(tenants.Read))
 	read.Get(base+"/overview", s.answer(s.overview))
@@ -199,6 +205,14 @@ func (s *Server) routes() *chi.Mux {
 	admin.Put(base+"/quotas", s.answer(s.setQuotas))
 	admin.Get(base+"/usage", s.answer(s.usage))
 	admin.Get(base+"/audit", s.answer(s.listAudit))
+
+	// What ends a suspension answers during one, too.
+	awake := chi.Chain(append(chi.Middlewares{auth.EvenSuspended}, known...)...)
+	own := api.With(awake...).With(g.Gate.Require(tenants.Admin), s.recorded(true))
+	own.Get(base+"/tenant", s.answer(s.getTenant))
+	own.Put(base+"/tenant", s.answer(s.setTenant))
+	admin.Delete(base+"/tenant", s.answer(s.deleteTenant))
+	all.With(within(exportTimeout)).With(door...).With(known...).With(g.Gate.Require(tenants.Admin)).Get(base+"/tenant/export", s.exportTenant)
 
 	r.With(door...).Get("/t/{tenant}/connect", s.connectPage)
 	r.With(door...).Get("/t/{tenant}/connect.json", s.connect)

@@ -77,3 +77,42 @@ func (s *Server) signOut(w http.ResponseWriter, r *http.Request) {
 func (s *Server) session() http.Handler {
 	return s.cfg.Guards.Sessions.Handler(s.cfg.Guards.Challenger)
 }
+
+// The three steps of signing in at an identity provider are auth's; without
+// one they answer like any address that is not there.
+
+func (s *Server) signInProviders(w http.ResponseWriter, r *http.Request) {
+	if err := parseParams(r.URL.RawQuery).done(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if s.cfg.Guards.SignIn == nil {
+		s.write(w, r, http.StatusOK, map[string][]auth.Provider{"providers": {}})
+		return
+	}
+	s.cfg.Guards.SignIn.Providers(w, r)
+}
+
+func (s *Server) signInBegin(w http.ResponseWriter, r *http.Request) {
+	q := parseParams(r.URL.RawQuery)
+	q.text("issuer")
+	q.text("return")
+	if err := q.done(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if s.cfg.Guards.SignIn == nil {
+		s.notFound(w, r)
+		return
+	}
+	s.cfg.Guards.SignIn.Begin(w, r)
+}
+
+// signInCallback takes whatever parameters a provider adds to its answer.
+func (s *Server) signInCallback(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Guards.SignIn == nil {
+		s.notFound(w, r)
+		return
+	}
+	s.cfg.Guards.SignIn.Callback(w, r)
+}

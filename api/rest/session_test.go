@@ -122,3 +122,54 @@ func TestWhoAmIWithABearer(t *testing.T) {
 		t.Errorf("%d %s", r.StatusCode, r.body)
 	}
 }
+
+// What the tenant's own administrators suspended answers to them at one
+// address, and to nobody anywhere else.
+func TestSuspendedByItself(t *testing.T) {
+	w := newWorld(t)
+	const tenant = "/t/acme/api/v1/tenant"
+	if r := w.do("PUT", tenant, w.admin, `{"suspended":true}`); r.StatusCode != 200 || !strings.Contains(string(r.body), `"suspended_by":"admin"`) {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("GET", "/t/acme/api/v1/nodes", w.admin, ""); r.StatusCode != 403 || r.problem(t).Reason != "credential_suspended" {
+		t.Errorf("while suspended: %d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("GET", tenant, w.read, ""); r.StatusCode != 403 || r.problem(t).Reason != "insufficient_scope" {
+		t.Errorf("a reader of a suspended tenant: %d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("GET", "/t/globex/api/v1/nodes", w.globex, ""); r.StatusCode != 200 {
+		t.Errorf("the other tenant: %d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("PUT", tenant, w.globex, `{"suspended":false}`); r.StatusCode != 401 {
+		t.Errorf("another tenant's administrator: %d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("PUT", tenant, w.admin, `{"suspended":false}`); r.StatusCode != 200 {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("GET", "/t/acme/api/v1/nodes", w.admin, ""); r.StatusCode != 200 {
+		t.Errorf("after resuming: %d %s", r.StatusCode, r.body)
+	}
+	w.must(w.dir.SetSuspended(t.Context(), "acme", true))
+	if r := w.do("PUT", tenant, w.admin, `{"suspended":false}`); r.StatusCode != 403 || r.problem(t).Reason != "credential_suspended" {
+		t.Errorf("what the operator suspended: %d %s", r.StatusCode, r.body)
+	}
+}
+
+// A deleted tenant answers like one that never was.
+func TestDeletedTenant(t *testing.T) {
+	w := newWorld(t)
+	const tenant = "/t/acme/api/v1/tenant"
+	if r := w.do("DELETE", tenant+"?confirm=acme", w.admin, ""); r.StatusCode != 412 || r.problem(t).Reason != "not_exported" {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	r := w.do("GET", tenant+"/export", w.admin, "")
+	if r.StatusCode != 200 || !strings.Contains(string(r.body), "web-1") || strings.Contains(string(r.body), "secret-host") || !strings.HasSuffix(string(r.body), "\"}}\n") {
+		t.Fatalf("%d %.300s", r.StatusCode, r.body)
+	}
+	if r := w.do("DELETE", tenant+"?confirm=acme", w.admin, ""); r.StatusCode != 200 {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	if r := w.do("GET", "/t/acme/api/v1/nodes", w.admin, ""); r.StatusCode != 401 || r.problem(t).Reason != "credential_unknown" {
+		t.Errorf("%d %s", r.StatusCode, r.body)
+	}
+}

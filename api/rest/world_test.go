@@ -112,7 +112,7 @@ func newWorld(t testing.TB) *world {
 	w.cfg = Config{
 		Log:    log,
 		Guards: Guards{Gate: auth.NewGate(site, verifier, sessions, challenger), Fence: auth.NewFence(site), Sessions: sessions, Challenger: challenger},
-		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Audit: w.audit, Door: w.audit, Tenants: w.dir, Trusts: acc, Site: site, Registry: reg, StreamLife: 50 * time.Millisecond,
+		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Audit: w.audit, Door: w.audit, Tenants: w.dir, Lifecycle: w.dir, Trusts: acc, Site: site, Registry: reg, StreamLife: 50 * time.Millisecond,
 		Tokens: acc, EnrolTokens: w.dir, Issuers: acc, IssuerTest: stepsOf{}, Members: acc, Policies: acc,
 		Usage:   UsageSources{Credentials: acc, Enrolment: w.dir, ActiveTasks: fixed(3), Events: failing()},
 		Ready:   []Check{{Name: "database", Ask: func(context.Context) error { return nil }}},
@@ -434,6 +434,10 @@ func operations() []operation {
 		{"getQuotas", "GET", "/quotas", "", tenants.Admin, 200},
 		{"setQuotas", "PUT", "/quotas", `{"max_issuers":100,"scopes":["telltale:read","telltale:admin"]}`, tenants.Admin, 200},
 		{"getUsage", "GET", "/usage", "", tenants.Admin, 200},
+		{"getTenant", "GET", "/tenant", "", tenants.Admin, 200},
+		{"setTenant", "PUT", "/tenant", `{"suspended":false}`, tenants.Admin, 200},
+		{"exportTenant", "GET", "/tenant/export", "", tenants.Admin, 200},
+		{"deleteTenant", "DELETE", "/tenant?confirm=nobody", "", tenants.Admin, 400},
 		{"streamTask", "GET", "/tasks/{ticket}/stream", "", tenants.Read, 200},
 	}
 }
