@@ -93,7 +93,7 @@ func (a *attempts) lacking(r *http.Request, ref string, s tenants.Scope, need te
 		return
 	}
 	at := a.begin(r, s.Tenant, tenants.StepScope, ref)
-	at.Class, at.Expected, at.Received, at.Principal = "scope", need.String(), s.Granted.String(), s.Principal.ID
+	at.Class, at.Expected, at.Received, at.Principal = string(Lacking), need.String(), s.Granted.String(), s.Principal.ID
 	if s.Principal.Client != "" {
 		at.Client = s.Principal.Client
 	}

@@ -110,9 +110,13 @@ func TestAcceptedOnceAMinute(t *testing.T) {
 // what is held and needed, and only for what can be obtained.
 func TestStepUp(t *testing.T) {
 	r := newOAuthRig(t, OAuthConfig{})
-	r.trust(acme, func(to *tenants.Trust) { to.Policy = tenants.Policy{FirstScopes: tenants.Read | tenants.Diagnose | tenants.Admin, Scopes: tenants.Read | tenants.Diagnose | tenants.Act} })
+	r.trust(acme, func(to *tenants.Trust) {
+		to.Policy = tenants.Policy{FirstScopes: tenants.Read | tenants.Diagnose | tenants.Admin, Scopes: tenants.Read | tenants.Diagnose | tenants.Act}
+	})
 	const link = `resource_metadata="https://telltale.example.org/.well-known/oauth-protected-resource/t/acme/mcp"`
-	access := func(scope string, groups ...string) string { return r.signer.Access(t, acmeMCP, "u", scope, groups, nil) }
+	access := func(scope string, groups ...string) string {
+		return r.signer.Access(t, acmeMCP, "u", scope, groups, nil)
+	}
 	for _, c := range []struct {
 		what, path, token string
 		status            int
@@ -201,4 +205,3 @@ func TestMetadataOfPolicyAndSoleTenant(t *testing.T) {
 		t.Errorf("a sole tenant that is not there: %d", w.Code)
 	}
 }
-

@@ -7,7 +7,8 @@
 // interfaces which they satisfy), any route, any tool, or any table. It never
 // issues access tokens to other parties and never logs or echoes one.
 //
-// Start reading at Verifier for bearers, Gate for the HTTP middleware, and
+// Start reading at Verifier for bearers (OAuth for access tokens of identity
+// providers, OperatorTokens for our own), Gate for the HTTP middleware, and
 // NodeCA for certificates.
 package auth
 
@@ -41,7 +42,7 @@ const (
 	Signature     Class = "signature" // no key of the issuer fits
 	Algorithm     Class = "algorithm" // signed in a way that is not accepted
 	Type          Class = "type"      // no access token of an accepted type, for example an ID token
-	Audience      Class = "audience"  // made for another resource
+	Audience      Class = "audience"  // not made for this resource
 	TenantClaim   Class = "tenant"    // without the claim that ties it to this tenant
 	NotYet        Class = "not_yet"   // its time has not come
 	Inactive      Class = "inactive"  // the issuer says that it is not, or no longer, good
@@ -49,6 +50,7 @@ const (
 	Claims        Class = "claims"    // a needed claim is missing, doubled or of a wrong form
 	NoRole        Class = "no_role"   // good, but its holder has no role in this tenant
 	NoScope       Class = "no_scope"  // good, but it holds none of the scopes that its holder's role has
+	Lacking       Class = "scope"     // good, but it lacks a scope that one call needs
 
 	SignInOver    Class = "sign_in_over"    // an answer to no sign-in that this browser has under way
 	SignInRefused Class = "sign_in_refused" // the identity provider gave no tokens
@@ -75,7 +77,7 @@ var classes = map[Class]struct {
 	Signature:     {http.StatusUnauthorized, "signature: no key of the issuer fits the token's signature", "get a new token; if it stays, run the issuer's test"},
 	Algorithm:     {http.StatusUnauthorized, "algorithm: the token is signed in a way that is not accepted", "let the identity provider sign access tokens with an asymmetric algorithm such as RS256 or ES256"},
 	Type:          {http.StatusUnauthorized, "type: this is no access token of an accepted type", "send the access token and not the ID token; if the provider marks access tokens otherwise, set the issuer's accepted types"},
-	Audience:      {http.StatusUnauthorized, "audience: the token is made for another resource", "ask for a token with this tenant's MCP URL as its resource parameter"},
+	Audience:      {http.StatusUnauthorized, "audience: the token is not made for this resource", "ask for a token with this tenant's MCP URL as its resource parameter"},
 	TenantClaim:   {http.StatusUnauthorized, "tenant: the token lacks the claim that ties it to this tenant", "sign in with an account of this tenant"},
 	NotYet:        {http.StatusUnauthorized, "not yet: the token's time has not come", "compare the clocks of the identity provider and of this server"},
 	Inactive:      {http.StatusUnauthorized, "inactive: the issuer does not, or no longer, vouch for the token", "sign in again"},
@@ -84,6 +86,7 @@ var classes = map[Class]struct {
 	NoRole:        {http.StatusForbidden, "no role: the token is good, but its holder has no role in this tenant", "ask an administrator of this tenant for a role or a membership"},
 	SignInOver:    {http.StatusUnauthorized, "sign-in over: this browser has no such sign-in under way", "start the sign-in again, in one window, and finish it within ten minutes"},
 	SignInRefused: {http.StatusUnauthorized, "sign-in refused: the identity provider did not let you in", "start the sign-in again; an administrator of this tenant can see what the provider said"},
+	Lacking:       {http.StatusForbidden, "scope: the credential lacks a scope that this needs", "ask for a token with that scope, if the role allows it"},
 	NoScope:       {http.StatusForbidden, "no scope: the token holds none of the scopes that its holder may have", "ask the identity provider for the scopes that the challenge names"},
 }
 
@@ -130,6 +133,13 @@ func (f *Failure) Status() int { return classes[f.Class].status }
 
 // Description is a safe sentence that starts with the class of the failed check.
 func (f *Failure) Description() string { return classes[f.Class].msg }
+
+// Explain says in safe sentences what a class means and what to do next, for
+// whoever looks up a reference id. ok is false for a word that is no class.
+func (c Class) Explain() (what, next string, ok bool) {
+	d, ok := classes[c]
+	return d.msg, d.next, ok
+}
 
 // Local is the scope of a command that runs on the server's own machine with
 // the server's own access to the database. Only commands may ask for it; name

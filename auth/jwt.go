@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,12 +125,12 @@ func (o *OAuth) checkClaims(t tenants.Tenant, i *issuerView, c claims) (proof, e
 		}
 	}
 	auds, ok := strictWords(c["aud"])
-	if !ok {
+	if c.has("aud") && !ok {
 		return refuse(Claims, "aud as a string or an array of strings", "another form")
 	}
 	accepted := o.audiences(t, i)
 	if !slices.ContainsFunc(auds, func(a string) bool { return a != "" && slices.Contains(accepted, a) }) {
-		return refuse(Audience, strings.Join(accepted, " "), strings.Join(auds, " "))
+		return refuse(Audience, strings.Join(accepted, " "), cmp.Or(strings.Join(auds, " "), "none"))
 	}
 	if c.has("cnf") {
 		return refuse(Bound, "a plain bearer token", "a token with cnf")

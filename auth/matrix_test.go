@@ -53,7 +53,7 @@ func TestMatrixOfClaims(t *testing.T) {
 		{"aud with a slash", claim("aud", acmeMCP+"/"), Audience},
 		{"aud empty", claim("aud", ""), Audience},
 		{"aud list empty", claim("aud", []string{}), Audience},
-		{"no aud", claim("aud", nil), Claims},
+		{"no aud", claim("aud", nil), Audience},
 		{"aud a number", claim("aud", 7), Claims},
 		{"aud of mixed kinds", claim("aud", []any{acmeMCP, 7}), Claims},
 		{"iss of another", claim("iss", "https://evil.example"), IssuerUnknown},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
@@ -72,7 +73,8 @@ func newIssuerView(i tenants.Issuer) issuerView {
 	}
 	slices.Sort(v.looks)
 	v.looks = slices.Compact(v.looks)
-	i.Roles, i.Name, i.DashboardClientID = nil, "", ""
+	i.Roles, i.Name, i.DashboardClientID, i.Shared = nil, "", "", false // what no proof rests on
+	i.CreatedAt, i.UpdatedAt = time.Time{}, time.Time{}
 	raw, err := json.Marshal(struct {
 		tenants.Issuer
 		Secret []byte

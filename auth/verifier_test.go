@@ -100,9 +100,10 @@ func TestWrongTenantLooksUnknown(t *testing.T) {
 }
 
 func TestClassesAreComplete(t *testing.T) {
-	for _, c := range []Class{NoToken, Repeated, Malformed, Checksum, Unknown, Expired, Revoked, WrongTenant, Network, Suspended, CSRF} {
+	for c := range classes {
+		what, next, ok := c.Explain()
 		f := failed(c)
-		if f.Status() < 400 || f.Description() == "" || strings.Contains(f.Description(), `"`) || fault.Of(f).Next == "" {
+		if f.Status() < 400 || f.Description() == "" || strings.Contains(f.Description(), `"`) || fault.Of(f).Next == "" || !ok || what != f.Description() || next != fault.Of(f).Next {
 			t.Errorf("%s is answered with %d %q", c, f.Status(), f.Description())
 		}
 	}
