@@ -45,7 +45,7 @@ func (s *Service) Cancel(ctx context.Context, scope tenants.Scope, id ID) (Task,
 		return t, nil
 	}
 	key := taskKey{scope.Tenant, id}
-	moved, stop := s.watches.add(key)
+	moved, stop := s.watches.add(key, false)
 	defer stop()
 	if err := s.cancelRuns(ctx, key, nodes); err != nil {
 		return Task{}, err

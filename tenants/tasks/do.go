@@ -48,7 +48,7 @@ func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts
 		s.counts.add(&s.counts.refused)
 		return Task{}, err
 	}
-	moved, stop := s.watches.add(p.key)
+	moved, stop := s.watches.add(p.key, p.duration <= ShortTask && opts.Progress == nil)
 	defer stop()
 	if !p.fanout() && scope.Nodes.All() {
 		s.watches.want(p.key)

@@ -128,7 +128,7 @@ func (s *Service) write(ctx context.Context) error {
 				left = append(left, n)
 			} else if !told[n.run.taskKey] {
 				told[n.run.taskKey] = true
-				s.moved(n.run.taskKey)
+				s.goesOn(n.run.taskKey)
 			}
 		}
 		s.strays(ctx, left)

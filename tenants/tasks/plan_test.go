@@ -43,7 +43,7 @@ func TestQueriesUseTheirIndexes(t *testing.T) {
 		{"telltale_ingest", sqlOfNode, []any{a, n, ids}},
 		{"telltale_ingest", sqlUnclaimed, []any{as, start}},
 		{"telltale_ingest", sqlEnded, []any{as, ids, [][16]byte{n}}},
-		{"telltale_ingest", sqlSignatures, []any{as, ids}},
+		{"telltale_ingest", sqlSignatures, []any{as, ids, reasonLost}},
 		{"telltale_jobs", sqlDue, []any{start, start, start}},
 		{"telltale_jobs", sqlStandings, []any{a, id}},
 	} {

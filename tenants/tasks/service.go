@@ -31,6 +31,7 @@ type Bus interface {
 // is followed by the node's.
 const (
 	topicMoved  = "task.moved"
+	topicGoesOn = "task.on" // it runs, or got further
 	topicStart  = "task.start"
 	topicCancel = "task.cancel"
 )
@@ -199,6 +200,8 @@ func token(c chan struct{}) {
 func (s *Service) hear(ctx context.Context) error {
 	moved, stop := s.bus.Subscribe(topicMoved)
 	defer stop()
+	on, stop1 := s.bus.Subscribe(topicGoesOn)
+	defer stop1()
 	start, stop2 := s.bus.Subscribe(topicStart)
 	defer stop2()
 	cancels, stop3 := s.bus.Subscribe(topicCancel)
@@ -209,7 +212,11 @@ func (s *Service) hear(ctx context.Context) error {
 			return nil
 		case h := <-moved:
 			if id, err := uuid.Parse(h.Key); err == nil {
-				s.watches.wake(taskKey{h.Tenant, ID(id)})
+				s.watches.wake(taskKey{h.Tenant, ID(id)}, false)
+			}
+		case h := <-on:
+			if id, err := uuid.Parse(h.Key); err == nil {
+				s.watches.wake(taskKey{h.Tenant, ID(id)}, true)
 			}
 		case h := <-start:
 			if k, ok := readRunKey(h); ok {
@@ -225,8 +232,14 @@ func (s *Service) hear(ctx context.Context) error {
 
 // moved tells everybody who waits for a task, here and elsewhere.
 func (s *Service) moved(k taskKey) {
-	s.watches.wake(k)
+	s.watches.wake(k, false)
 	s.bus.Send("", tenantdb.Hint{Topic: topicMoved, Tenant: k.tenant, Key: k.task.String()})
+}
+
+// goesOn tells those who wait for more of a task than its end.
+func (s *Service) goesOn(k taskKey) {
+	s.watches.wake(k, true)
+	s.bus.Send("", tenantdb.Hint{Topic: topicGoesOn, Tenant: k.tenant, Key: k.task.String()})
 }
 
 // channel answers the open channel of a node, nil when this replica has none.

@@ -140,7 +140,8 @@ update task_run set replica = '', lease_until = $5, reason = $6
  where tenant_id = $1 and node_id = $2 and task_id = any($3::uuid[]) and replica = $4 and state = any($7::text[])`
 
 	sqlSignatures = `
-select u.t, u.k, hashtextextended(string_agg(r.state || r.permille || r.reason, ',' order by r.node_id), 0)
+select u.t, u.k, hashtextextended(string_agg(r.state || r.permille || r.reason, ',' order by r.node_id), 0),
+  bool_and(r.ended_at is not null or r.reason = $3)
   from unnest($1::uuid[], $2::uuid[]) as u(t, k) join task_run r on r.tenant_id = u.t and r.task_id = u.k
  group by 1, 2`
 )

@@ -21,22 +21,22 @@ type watches struct {
 }
 
 type watched struct {
-	signature int64 // of the runs at the last look
-	waiters   map[chan struct{}]struct{}
-	wanted    bool    // an end is kept for a waiter who can take it as it is
-	end       *ending // stored by this replica
+	signature int64                  // of the runs at the last look
+	waiters   map[chan struct{}]bool // patient: for the answer of a short task alone
+	wanted    bool                   // an end is kept for a waiter who can take it as it is
+	end       *ending                // stored by this replica
 }
 
-func (w *watches) add(k taskKey) (moved chan struct{}, stop func()) {
+func (w *watches) add(k taskKey, patient bool) (moved chan struct{}, stop func()) {
 	moved = make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.m[k]
 	if t == nil {
-		t = &watched{waiters: map[chan struct{}]struct{}{}}
+		t = &watched{waiters: map[chan struct{}]bool{}}
 		w.m[k] = t
 	}
-	t.waiters[moved] = struct{}{}
+	t.waiters[moved] = patient
 	return moved, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -75,18 +75,23 @@ func (w *watches) known(k taskKey) *ending {
 	return nil
 }
 
-func (w *watches) wake(k taskKey) {
+// wake tells all who wait for a task, or, when its runs only go on, those who
+// want to know that: a thousand who wait for an end are not to read a thousand
+// rows each time a node says how far it is.
+func (w *watches) wake(k taskKey, goesOn bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.m[k].wake()
+	w.m[k].wake(goesOn)
 }
 
-func (t *watched) wake() {
+func (t *watched) wake(goesOn bool) {
 	if t == nil {
 		return
 	}
-	for c := range t.waiters {
-		token(c)
+	for c, patient := range t.waiters {
+		if !goesOn || !patient {
+			token(c)
+		}
 	}
 }
 
@@ -96,12 +101,14 @@ func (w *watches) keys() []taskKey {
 	return slices.Collect(maps.Keys(w.m))
 }
 
-func (w *watches) looked(k taskKey, signature int64) {
+// looked takes the runs of a task as they were seen; over: none of them is to
+// be waited for.
+func (w *watches) looked(k taskKey, signature int64, over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if t := w.m[k]; t != nil && t.signature != signature {
+	if t := w.m[k]; t != nil && (over || t.signature != signature) {
 		t.signature = signature
-		t.wake()
+		t.wake(!over)
 	}
 }
 
@@ -109,7 +116,7 @@ func (w *watches) looked(k taskKey, signature int64) {
 // until cancel is called. Hints are coalesced and say nothing by themselves:
 // read the task with Get, which also says whether it is there for the caller.
 func (s *Service) Subscribe(tenant tenants.TenantID, id ID) (moved <-chan struct{}, cancel func()) {
-	return s.watches.add(taskKey{tenant, id})
+	return s.watches.add(taskKey{tenant, id}, false)
 }
 
 // lookAtWatched wakes whom no hint reached.
@@ -120,14 +127,15 @@ func (s *Service) lookAtWatched(ctx context.Context) error {
 			ts[i], ks[i] = k.tenant, k.task
 		}
 		return tenantdb.Fault(s.db.InTenants(ctx, list, func(ctx context.Context, tx pgx.Tx) error {
-			rows, err := tx.Query(ctx, sqlSignatures, ts, ks)
+			rows, err := tx.Query(ctx, sqlSignatures, ts, ks, reasonLost)
 			if err != nil {
 				return err
 			}
 			var k taskKey
 			var signature int64
-			_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&k.tenant), (*[16]byte)(&k.task), &signature}, func() error {
-				s.watches.looked(k, signature)
+			var over bool
+			_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&k.tenant), (*[16]byte)(&k.task), &signature, &over}, func() error {
+				s.watches.looked(k, signature, over)
 				return nil
 			})
 			return err
