@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/audit"
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // Tokens lists a tenant's operator tokens; tenants/access satisfies it.
@@ -24,15 +24,27 @@ type Audit interface {
 
 // Usage tells what a tenant uses of what it may.
 type Usage interface {
-	Usage(context.Context, tenants.Scope) ([]Quota, error)
+	Usage(context.Context, tenants.Scope) (Used, error)
 }
 
-// Quota is one thing that a tenant uses.
+// UsageFunc is a Usage made of a function.
+type UsageFunc func(context.Context, tenants.Scope) (Used, error)
+
+// Usage calls f.
+func (f UsageFunc) Usage(ctx context.Context, s tenants.Scope) (Used, error) { return f(ctx, s) }
+
+// Used is what a tenant uses. What is not known now is absent, and a note says
+// so.
+type Used struct {
+	Usage []Quota  `json:"usage"`
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Quota is one thing that a tenant uses, under the name that REST gives it.
 type Quota struct {
-	What  string `json:"what"` // for example "nodes"
-	Used  int64  `json:"used"`
-	Limit int64  `json:"limit,omitempty"` // 0: nothing bounds it
-	Unit  string `json:"unit,omitempty"`  // empty: a number of things; else as inspector.Unit
+	What string `json:"what"` // for example "nodes"
+	Used int64  `json:"used"`
+	Max  int64  `json:"max,omitempty"` // 0: nothing bounds it
 }
 
 // adminTools are the tools about the tenant itself. They only look: people
@@ -65,7 +77,7 @@ func adminTools(s Services) []Tool {
 	if s.Usage != nil {
 		out = append(out, Tool{
 			Name: "tenant_usage", Title: "Tenant usage", Set: adminSet, Scope: tenants.Admin,
-			Description: "What the tenant uses of what it may: nodes, tokens, issuers, members, rates, storage. Use it when something is refused because a quota is full.",
+			Description: "What the tenant uses of what it may: nodes, tokens, issuers, members, tasks, events, audit. Use it when something is refused because a quota is full.",
 			Output:      usageAnswer{},
 			Run:         func(ctx context.Context, c Call) (Answer, error) { return tenantUsage(ctx, s.Usage, c) },
 		})
@@ -191,25 +203,29 @@ func auditRecent(ctx context.Context, s Audit, c Call) (Answer, error) {
 }
 
 type usageAnswer struct {
-	At    time.Time `json:"at"`
-	Usage []Quota   `json:"usage"`
+	At time.Time `json:"at"`
+	Used
 }
 
 func tenantUsage(ctx context.Context, s Usage, c Call) (Answer, error) {
-	list, err := s.Usage(ctx, c.Scope)
+	if !c.Scope.Nodes.All() {
+		return Answer{}, fault.New(fault.Denied, "outside_selector", "the numbers count all nodes of the tenant").Do("ask an administrator whose credential is not limited to some nodes")
+	}
+	got, err := s.Usage(ctx, c.Scope)
 	if err != nil {
 		return Answer{}, err
 	}
 	var p page
 	p.line("at %s", stamp(c.Now))
 	cells := [][]string{}
-	for _, q := range list {
-		limit, share := "none", ""
-		if q.Limit > 0 {
-			limit, share = quantity(float64(q.Limit), q.Unit, false), fmt.Sprintf("%.0f %%", 100*float64(q.Used)/float64(q.Limit))
+	for _, q := range got.Usage {
+		most, share := "unbounded", ""
+		if q.Max > 0 {
+			most, share = number(float64(q.Max)), fmt.Sprintf("%.0f %%", 100*float64(q.Used)/float64(q.Max))
 		}
-		cells = append(cells, []string{inspector.CleanText(q.What), quantity(float64(q.Used), q.Unit, false), limit, share})
+		cells = append(cells, []string{q.What, number(float64(q.Used)), most, share})
 	}
-	p.table([]string{"WHAT", "USED", "LIMIT", "SHARE"}, cells)
-	return Answer{Body: usageAnswer{c.Now.UTC(), list}, Text: p.String()}, nil
+	p.table([]string{"WHAT", "USED", "AT MOST", "SHARE"}, cells)
+	p.notes(got.Notes)
+	return Answer{Body: usageAnswer{c.Now.UTC(), got}, Text: p.String()}, nil
 }

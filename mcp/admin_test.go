@@ -55,11 +55,11 @@ func (f fakeAdmin) List(_ context.Context, s tenants.Scope, q audit.Query) (audi
 		Arguments: `{node="` + own + `-db1"}`, Outcome: audit.Refused, Reason: "rate_limited", Count: 3, Reference: "ref1"}}}, nil
 }
 
-func (f fakeAdmin) Usage(_ context.Context, s tenants.Scope) ([]Quota, error) {
+func (f fakeAdmin) Usage(_ context.Context, s tenants.Scope) (Used, error) {
 	if err := s.Require(tenants.Admin); err != nil {
-		return nil, err
+		return Used{}, err
 	}
-	return []Quota{{What: f.b.slugs[s.Tenant] + " nodes", Used: 12, Limit: 48}, {What: "storage", Used: 3 << 30, Unit: "bytes"}}, nil
+	return Used{Usage: []Quota{{What: f.b.slugs[s.Tenant] + " nodes", Used: 12, Max: 48}, {What: "events", Used: 3000}}, Notes: []string{"members: not known at this moment"}}, nil
 }
 
 // TestAdminTools: off unless the server says so, only for admins, and no
@@ -80,7 +80,7 @@ func TestAdminTools(t *testing.T) {
 	for tool, words := range map[string][]string{
 		"list_tokens":  {"acme-deploy", "read diagnose", "role=db", "active", "expired", "revoked", `acme-old\u202e`},
 		"audit_recent": {"trace_slow_io", "acme-deploy", "refused rate_limited ×3", "ref1"},
-		"tenant_usage": {"acme nodes", "12", "48", "25 %", "3 GiB"},
+		"tenant_usage": {"acme nodes", "12", "48", "25 %", "3000", "unbounded", "not known"},
 	} {
 		res := call(t, s, tool, "{}")
 		text := textOf(t, res)
@@ -98,6 +98,10 @@ func TestAdminTools(t *testing.T) {
 	}
 	if text := textOf(t, call(t, s, "list_tokens", `{"limit":1}`)); !strings.Contains(text, "next_cursor: more") {
 		t.Errorf("a page: %s", text)
+	}
+	limited := connect(t, w.URL+"/t/acme/mcp", "admin#db", "")
+	if text := textOf(t, call(t, limited, "tenant_usage", "{}")); !strings.Contains(text, "PERMISSION_DENIED") {
+		t.Errorf("an admin of some nodes alone: %s", text)
 	}
 	if text := textOf(t, call(t, s, "audit_recent", `{"reference_id":"ref1"}`)); !strings.Contains(text, "ref1") {
 		t.Errorf("by reference: %s", text)

@@ -91,7 +91,7 @@ func (s Services) search(ctx context.Context, c Call) (Answer, error) {
 	hits := f.hits[:min(len(f.hits), maxHits)]
 	var render func(rows int) Answer
 	render = func(rows int) Answer {
-		a := searchAnswer{Results: slices.Clone(hits)}
+		a := searchAnswer{Results: append([]hit{}, hits...)}
 		if rows > 0 {
 			a.Results = a.Results[:min(len(a.Results), rows)]
 		}
@@ -134,12 +134,15 @@ type finding struct {
 	have  map[string]bool
 }
 
-// add takes a document in when text holds at least one of the words; sure is
-// for what was looked up by equality.
-func (f *finding) add(id, title, url, text string, sure bool) {
-	text = strings.ToLower(text)
+// add takes a document in when its name or text holds at least one of the
+// words; a whole name counts twice. sure is for what was looked up by equality.
+func (f *finding) add(id, title, url, name, text string, sure bool) {
+	text = strings.ToLower(name + " " + text)
 	score := 0
 	for _, w := range f.words {
+		if w == strings.ToLower(name) {
+			score++
+		}
 		if holds(text, w) {
 			score++
 		}
@@ -182,7 +185,7 @@ func (f *finding) ids(ctx context.Context) error {
 			d, err := f.s.document(ctx, f.c, k, id)
 			switch {
 			case err == nil:
-				f.add(d.doc.ID, d.doc.Title, d.doc.URL, "", true)
+				f.add(d.doc.ID, d.doc.Title, d.doc.URL, "", "", true)
 			case !absent(err):
 				return err
 			}
@@ -193,7 +196,7 @@ func (f *finding) ids(ctx context.Context) error {
 
 func (f *finding) node(n fleet.Node, sure bool) {
 	f.add(docNode+":"+n.Node, fmt.Sprintf("node %s, %s", n.Name, n.Status), f.s.link(f.c.Scope, n.Node, "", ""),
-		strings.Join([]string{n.Name, n.Node, string(n.Status), labelText(n.Labels), n.OS, n.Arch, n.Kernel, n.AgentVersion}, " "), sure)
+		n.Name, strings.Join([]string{n.Node, string(n.Status), labelText(n.Labels), n.OS, n.Arch, n.Kernel, n.AgentVersion}, " "), sure)
 }
 
 // nodes looks through the first page of nodes, and asks for each word as the
@@ -263,7 +266,7 @@ func cutLabel(word string) (key, value string, ok bool) {
 
 func (f *finding) event(e events.Event) {
 	f.add(docEvent+":"+e.ID, fmt.Sprintf("%s %s on %s, %s, last seen %s", e.Severity, e.Kind, e.Name, e.State, stamp(e.Last)), f.s.link(f.c.Scope, e.Node, docEvent, e.ID),
-		strings.Join([]string{e.ID, e.Node, e.Name, e.Kind, strings.ReplaceAll(e.Kind, "_", " "), e.Title, string(e.Severity), string(e.State), string(e.Origin), labelText(e.Scope)}, " "), false)
+		e.Kind, strings.Join([]string{e.ID, e.Node, e.Name, strings.ReplaceAll(e.Kind, "_", " "), e.Title, string(e.Severity), string(e.State), string(e.Origin), labelText(e.Scope)}, " "), false)
 }
 
 // events looks through the youngest events, and those of the kinds and the
@@ -304,7 +307,7 @@ func (f *finding) events(ctx context.Context) error {
 // tools looks through the words of what the caller may call.
 func (f *finding) tools(context.Context) error {
 	for _, t := range f.c.tools() {
-		f.add(docTool+":"+t.Name, "tool "+t.Title, f.s.link(f.c.Scope, "", docTool, t.Name), t.Name+" "+strings.ReplaceAll(t.Name, "_", " ")+" "+t.Title+" "+t.Description, false)
+		f.add(docTool+":"+t.Name, "tool "+t.Title, f.s.link(f.c.Scope, "", docTool, t.Name), t.Name, strings.ReplaceAll(t.Name, "_", " ")+" "+t.Title+" "+t.Description, false)
 	}
 	return nil
 }

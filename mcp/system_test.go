@@ -15,6 +15,7 @@ import (
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/directory"
 	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -34,6 +35,8 @@ type system struct {
 	metrics   *metrics.Service
 	events    *events.Service
 	tasks     *tasks.Service
+	audit     *audit.Service
+	running   *fleet.Running
 	tokens    *auth.OperatorTokens
 	nodes     map[string][]planted // by slug
 	tenants   map[string]tenants.Tenant
@@ -60,7 +63,9 @@ func newSystem(t *testing.T) *system {
 		fleet: fleet.New(db, reg, fleet.Config{Replica: "r1", Now: clock}, log), metrics: metrics.New(db, reg, metrics.Config{Now: clock}, log)}
 	s.events = events.New(db, reg, s.directory, s.metrics, nil, events.Config{Now: clock}, log)
 	s.tasks = tasks.New(db, reg, s.fleet, nil, tasks.Config{Replica: "r1", Now: clock}, log)
-	s.run(s.events.Run, s.tasks.Run)
+	s.audit = audit.New(db, audit.Config{Now: clock}, log)
+	s.running = fleet.NewRunning(db, reg)
+	s.run(s.events.Run, s.tasks.Run, s.audit.Run)
 	for _, slug := range []string{"acme", "globex"} {
 		tenant, err := s.directory.CreateTenant(t.Context(), slug, "The "+slug+" company")
 		s.must(err)
@@ -111,14 +116,11 @@ func networkRegistry() *inspector.Registry {
 func (s *system) plant(slug string, i int, role string, now time.Time) {
 	s.t.Helper()
 	ctx, tenant := s.t.Context(), s.tenants[slug]
-	secret, _, err := s.directory.CreateEnrolToken(ctx, auth.Local(tenant, "test", tenants.Admin), directory.EnrolTokenSpec{Labels: map[string]string{"role": role, "owner": slug + "-owner"}})
-	s.must(err)
 	name := fmt.Sprintf("%s-node-%d", slug, i)
-	_, id, err := s.directory.RedeemEnrolToken(ctx, secret, directory.NodeFacts{Name: name, MachineID: name + "-machine", Kernel: name + "-kernel", AgentVersion: "1.0"})
-	s.must(err)
+	id := s.enrol(slug, name, role)
 	n := planted{id: id.String(), name: name, role: role, words: []string{id.String(), name, name + "-peer", name + "-comm", slug + "-owner"},
 		scope: tenants.Scope{Tenant: tenant.ID, Slug: slug, Principal: tenants.Principal{Kind: tenants.NodePrincipal, ID: id.String()}, Nodes: tenants.Selector{IDs: []tenants.NodeID{id}}}}
-	_, err = s.fleet.SessionOpened(ctx, n.scope, fleet.SessionFacts{Remote: "192.0.2.7:1", MachineID: name + "-machine", BootID: name + "-boot", AgentVersion: "1.0", Kernel: name + "-kernel"})
+	_, err := s.fleet.SessionOpened(ctx, n.scope, fleet.SessionFacts{Remote: "192.0.2.7:1", MachineID: name + "-machine", BootID: name + "-boot", AgentVersion: "1.0", Kernel: name + "-kernel"})
 	s.must(err)
 	s.must(s.fleet.RecordCapabilities(ctx, n.scope, []inspector.Capability{{Component: "network", Signal: "tcp", Level: inspector.Degraded, Source: inspector.SourceProc, Reason: name + " has no BTF"}}))
 	layout := inspector.NewLayout("network", []inspector.Series{ // in the order that a layout keeps
@@ -147,6 +149,17 @@ func (s *system) plant(slug string, i int, role string, now time.Time) {
 	s.must(err)
 	s.run(func(ctx context.Context) error { return out.work(ctx, ch) })
 	s.nodes[slug] = append(s.nodes[slug], n)
+	s.audit.Note(audit.Entry{Tenant: tenant.ID, Principal: tenants.Principal{Kind: tenants.TokenPrincipal, ID: name + "-caller"}, Surface: "mcp", Action: "get_node", Arguments: "{node=" + name + "}", Outcome: audit.OK, Reference: name + "-ref"})
+}
+
+// enrol makes a node that never said anything.
+func (s *system) enrol(slug, name, role string) tenants.NodeID {
+	s.t.Helper()
+	secret, _, err := s.directory.CreateEnrolToken(s.t.Context(), auth.Local(s.tenants[slug], "test", tenants.Admin), directory.EnrolTokenSpec{Labels: map[string]string{"role": role, "owner": slug + "-owner"}})
+	s.must(err)
+	_, id, err := s.directory.RedeemEnrolToken(s.t.Context(), secret, directory.NodeFacts{Name: name, MachineID: name + "-machine", Kernel: name + "-kernel", AgentVersion: "1.0"})
+	s.must(err)
+	return id
 }
 
 // outbox is a node that does what it is asked: a short task at once, a long one
@@ -192,7 +205,9 @@ func (s *system) serve(reg *inspector.Registry, log *slog.Logger) {
 	s.tokens = auth.NewOperatorTokens(s.access, nil, auth.OperatorConfig{})
 	challenger := auth.NewChallenger(site, s.directory, nil, log)
 	gate := auth.NewGate(site, auth.NewVerifier(s.directory, s.tokens), nil, challenger)
-	h := gate.Bearer(New(Config{Challenger: challenger, Tenants: s.directory, Services: Services{Fleet: s.fleet, Metrics: s.metrics, Tasks: s.tasks, Events: s.events, Registry: reg}, Log: log}))
+	services := Services{Fleet: s.fleet, Metrics: s.metrics, Tasks: s.tasks, Events: s.events, Registry: reg, Tokens: s.access, Audit: s.audit, Running: s.running}
+	h := gate.Bearer(New(Config{Challenger: challenger, Tenants: s.directory, Services: services, Log: log, ToolSets: ToolSets(),
+		Dashboard: func(slug string) string { return "https://telltale.example/t/" + slug + "/ui" }}))
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
 	mux.Handle("/t/{tenant}/mcp/", h)

@@ -90,15 +90,23 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 			principal{slug, s.token(slug, tenants.Read, tenants.Selector{}), mine},
 			principal{slug, s.token(slug, tenants.Admin|tenants.Diagnose, tenants.Selector{}), mine},
 			principal{slug, s.token(slug, tenants.Read, tenants.Selector{Labels: map[string]string{"role": "db"}}), func(n planted) bool { return mine(n) && n.role == "db" }},
+			principal{slug, s.token(slug, tenants.Admin|tenants.Diagnose, tenants.Selector{Labels: map[string]string{"role": "web"}}), func(n planted) bool { return mine(n) && n.role == "web" }},
 			principal{slug, s.token(slug, tenants.Read, tenants.Selector{IDs: []tenants.NodeID{onlyID}}), func(n planted) bool { return n.id == only.id }},
 			principal{slug, s.token(slug, tenants.Payloads, tenants.Selector{}), func(planted) bool { return false }},
 		)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
-	var cursors []string
+	var cursors, ids []string
+	owner := map[string]string{} // of an id, the tenant that told it
+	id := func() string {
+		if len(ids) == 0 {
+			return "0195ffff-0000-7000-8000-000000000000"
+		}
+		return pick(ids...)
+	}
 	answered := map[string]int{}
-	for range 600 {
+	for range 1500 {
 		c := callers[r.IntN(len(callers))]
 		n := all[r.IntN(len(all))]
 		ref := pick(n.id, n.name, strings.ToUpper(n.name), n.name[:4], "")
@@ -107,7 +115,7 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 			cursor = pick(cursors...)
 		}
 		args := map[string]any{}
-		tool := pick("fleet_overview", "list_nodes", "get_node", "metrics_summary", "query_metrics")
+		tool := pick("fleet_overview", "list_nodes", "get_node", "metrics_summary", "query_metrics", "list_events", "get_event", "check_task_result", "search", "fetch", "list_tokens", "audit_recent", "trace_tcp_retransmits")
 		add := func(k string, v any) {
 			if r.IntN(3) == 0 {
 				args[k] = v
@@ -134,12 +142,36 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 			add("top", 3)
 			add("limit", 1)
 			add("cursor", cursor)
+		case "list_events":
+			add("node", ref)
+			add("limit", 1)
+			add("cursor", cursor)
+		case "get_event":
+			args["event_id"] = id()
+		case "check_task_result":
+			args["ticket_id"] = id()
+		case "search":
+			args["query"] = pick(ref, "node", "owner="+pick("acme-owner", "globex-owner"), "role=db offline", n.name+"-peer", "retransmit burst "+n.name, id(), "event:"+id(), "slow trace", "acme globex")
+		case "fetch":
+			args["id"] = pick("node:"+ref, "event:"+id(), "task:"+id(), "tool:list_tokens", "tool:search", id())
+		case "list_tokens":
+			add("limit", 1)
+			add("cursor", cursor)
+		case "audit_recent":
+			add("reference_id", n.name+"-ref")
+			add("principal", n.name+"-caller")
+			add("cursor", cursor)
+		case "trace_tcp_retransmits":
+			add("node", ref)
+			if args["node"] == nil {
+				args["selector"] = map[string]string{"role": pick("db", "web")}
+			}
 		}
 		raw, err := json.Marshal(args)
 		s.must(err)
 		body := toolCall(tool, string(raw))
 		if r.IntN(5) == 0 {
-			uri := pick("telltale://health", "telltale://metrics/summary", "telltale://metrics/network", nodePrefix+ref)
+			uri := pick("telltale://health", "telltale://metrics/summary", "telltale://metrics/network", nodePrefix+ref, recentURI, eventPrefix+id()+eventSuffix, ticketPrefix+id())
 			body = fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
 			tool = "resource"
 		} else if r.IntN(8) == 0 {
@@ -152,6 +184,12 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 		}
 		if cur := between(reply.body, `"next_cursor":"`, `"`); cur != "" {
 			cursors = append(cursors, cur)
+		}
+		for _, key := range []string{`"event_id":"`, `"ticket_id":"`, `"id":"event:`, `"token_id":"`} { // what one caller learnt, others may ask for
+			if learnt := between(reply.body, key, `"`); learnt != "" && len(ids) < 400 && !slices.Contains(ids, learnt) {
+				ids = append(ids, learnt)
+				owner[learnt] = c.slug
+			}
 		}
 		rest := fmt.Sprint(reply.header) + reply.body
 		for _, sent := range []string{n.name + "-reason", n.name, strings.ToUpper(n.name), n.id, "acme-owner", "globex-owner"} {
@@ -172,12 +210,17 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 					t.Fatalf("%s of %s (tenant %s) saw %q of %s\nasked %s\ngot %s", tool, c.slug, c.slug, w, other.name, body, reply.body)
 				}
 			}
+			for learnt, slug := range owner {
+				if slug != c.slug && !strings.Contains(body, learnt) && strings.Contains(rest, learnt) {
+					t.Fatalf("%s of %s saw the id %s of %s\nasked %s\ngot %s", tool, c.slug, learnt, slug, body, reply.body)
+				}
+			}
 			if other.scope.Slug != c.slug && strings.Contains(rest, other.scope.Tenant.String()) {
 				t.Fatalf("%s saw the tenant id of %s", c.slug, other.scope.Slug)
 			}
 		}
 	}
-	for _, tool := range []string{"fleet_overview", "list_nodes", "get_node", "metrics_summary", "query_metrics", "resource", "completion"} {
+	for _, tool := range []string{"fleet_overview", "list_nodes", "get_node", "metrics_summary", "query_metrics", "list_events", "get_event", "check_task_result", "search", "fetch", "list_tokens", "audit_recent", "trace_tcp_retransmits", "resource", "completion"} {
 		if answered[tool] == 0 {
 			t.Errorf("%s never answered: the property proved nothing of it", tool)
 		}
