@@ -125,6 +125,8 @@ var reasons = map[string]reason{
 	"tenant_suspended": {means: "the tenant is suspended", next: "ask whoever runs the server"},
 	"too_much_data":    {means: "the answer would read more than one question may", next: "narrow from and to, name one node, or filter by labels"},
 	"too_many_calls":   {means: "more calls are under way than are taken at once", next: "wait for some to end"},
+	"rate_limited":     {means: "the principal, or its whole tenant, used up its requests a minute; the quota comes back evenly over a minute", bound: fmt.Sprintf("%d a minute of a principal and %d of a tenant, unless the tenant's policy says otherwise", tenants.DefaultPrincipalRate, tenants.DefaultTenantRate), next: "wait as long as the answer says, and ask for more with one call"},
+	"unknown_document": {means: "fetch got an id that names no document", next: "call search, and send an id of its results"},
 	"answer_too_large": {means: "the answer does not fit its budget", bound: fmt.Sprintf("%d KiB", tenants.MaxAnswerBytes>>10), next: "ask for fewer rows"},
 	"body_too_large":   {means: "the request is too large", bound: fmt.Sprintf("%d KiB", tenants.MaxRequestBytes>>10), next: "send less"},
 	"rate":             {means: "calls came faster than they are taken", next: "wait, then go on more slowly"},
