@@ -390,9 +390,9 @@ func TestUsage(t *testing.T) {
 	n := func(used_, most int64) *used { return &used{used_, &most} }
 	want := usageView{
 		Nodes: n(2, tenants.DefaultMaxNodes), EnrolTokens: n(0, tenants.DefaultMaxEnrolTokens), Tokens: n(5, tenants.DefaultMaxTokens), Issuers: n(1, 100), Members: n(1, tenants.DefaultMaxMembers),
-		ActiveTasks: &used{Used: 3}, Notes: []string{"events: not known at this moment"},
+		ActiveTasks: &used{Used: 3}, Notes: []string{"day_calls: not known at this moment"},
 	}
-	if d := cmp.Diff(want, got); d != "" || strings.Contains(string(r.body), "secret cause") || strings.Contains(string(r.body), "audit_rows") {
+	if d := cmp.Diff(want, got); d != "" || strings.Contains(string(r.body), "secret cause") || strings.Contains(string(r.body), "day_refusals") {
 		t.Errorf("%s\n%s", d, r.body)
 	}
 }

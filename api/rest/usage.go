@@ -38,10 +38,8 @@ type UsageSources struct {
 	Credentials CredentialCounts
 	Enrolment   EnrolmentCounts
 	ActiveTasks Counter // not over yet
-	Events      Counter // kept
-	AuditRows   Counter // kept
-	Calls       Counter // of MCP and REST, since the start of this replica
-	Refusals    Counter // likewise
+	Calls       Counter // of tools and writes, and refusals, within 24 hours
+	Refusals    Counter // of them, the refusals
 }
 
 // used is a number and what bounds it; without a bound nothing does.
@@ -57,10 +55,8 @@ type usageView struct {
 	Issuers     *used    `json:"issuers,omitempty"`
 	Members     *used    `json:"members,omitempty"`
 	ActiveTasks *used    `json:"active_tasks,omitempty"`
-	Events      *used    `json:"events,omitempty"`
-	AuditRows   *used    `json:"audit_rows,omitempty"`
-	Calls       *used    `json:"replica_calls,omitempty"`
-	Refusals    *used    `json:"replica_refusals,omitempty"`
+	Calls       *used    `json:"day_calls,omitempty"`
+	Refusals    *used    `json:"day_refusals,omitempty"`
 	Notes       []string `json:"notes,omitempty"`
 }
 
@@ -102,8 +98,7 @@ func (s *Server) usage(c *call) (any, error) {
 		from Counter
 		to   **used
 	}{
-		{"active_tasks", src.ActiveTasks, &out.ActiveTasks}, {"events", src.Events, &out.Events}, {"audit_rows", src.AuditRows, &out.AuditRows},
-		{"replica_calls", src.Calls, &out.Calls}, {"replica_refusals", src.Refusals, &out.Refusals},
+		{"active_tasks", src.ActiveTasks, &out.ActiveTasks}, {"day_calls", src.Calls, &out.Calls}, {"day_refusals", src.Refusals, &out.Refusals},
 	} {
 		if one.from == nil {
 			continue

@@ -152,13 +152,16 @@ func (a *app) agentSide(cfg *config, sealer *auth.Sealer, windows *metrics.Servi
 
 // callerSide is what people, scripts and models speak to.
 func (a *app) callerSide(cfg *config, d door, reg *inspector.Registry, windows *metrics.Service, found evidence, record *audit.Service, own prometheus.Registerer, log *slog.Logger) (http.Handler, error) {
+	used := a.usage(found, record)
 	api := rest.New(rest.Config{
-		Log: log, Guards: rest.Guards{Gate: d.gate, Fence: d.fence, Sessions: d.sessions, Challenger: d.challenger, Limiter: d.limiter},
-		Audit: record, Door: record, Tenants: a.directory, Trusts: d.oauth, Site: a.site,
+		Log: log, Guards: rest.Guards{Gate: d.gate, Fence: d.fence, Sessions: d.sessions, Challenger: d.challenger, Limiter: d.limiter, SignIn: d.signIn},
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Events: found.events, Tasks: found.tasks, Registry: reg, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
+		Audit: record, Door: record, Tenants: a.directory, Lifecycle: a.directory, Trusts: d.oauth, Site: a.site,
+		Tokens: a.access, EnrolTokens: a.directory, Issuers: a.access, IssuerTest: d.oauth, Members: a.access, Policies: a.access, Usage: used,
 	})
 	tools := mcp.Config{
-		Challenger: d.challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Running: fleet.NewRunning(a.db, reg), Registry: reg},
+		Challenger: d.challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Running: fleet.NewRunning(a.db, reg), Registry: reg,
+			Tokens: a.access, Audit: record, Usage: a.toolUsage(used, log)},
 		ToolSets: cfg.toolSets, ReadOnly: cfg.readOnly, Exclude: cfg.exclude,
 		Limits: d.limiter, Auditor: record, ClientAddr: a.site.ClientAddr,
 		Dashboard: func(slug string) string { return a.site.Origin() + "/t/" + slug + "/ui" },

@@ -22,6 +22,7 @@ type door struct {
 	gate       *auth.Gate
 	metadata   *auth.Metadata
 	limiter    *auth.Limiter
+	signIn     *auth.SignIn
 }
 
 // sealer opens what the key file seals: the keys of the tenants' certificate
@@ -55,7 +56,8 @@ func (a *app) newDoor(cfg *config, sealer *auth.Sealer, record *audit.Service, u
 	d.verifier = auth.NewVerifier(a.directory, tokens, d.oauth)
 	d.challenger = auth.NewChallenger(a.site, a.directory, d.oauth, log).Reporting(record)
 	d.metadata = auth.NewMetadata(a.site, a.directory, d.oauth).Reporting(record)
-	d.sessions = auth.NewSessions(a.site, d.verifier, tokens, a.access, uses, 0)
+	d.sessions = auth.NewSessions(a.site, d.verifier, tokens, a.access, uses, 0).WithPeople(d.oauth)
+	d.signIn = auth.NewSignIn(d.sessions, d.oauth, sealer, d.challenger)
 	d.gate = auth.NewGate(a.site, d.verifier, d.sessions, d.challenger)
 	d.limiter = auth.NewLimiter(auth.LimitConfig{Policy: func(ctx context.Context, t tenants.TenantID) tenants.Policy {
 		trust, err := d.oauth.Trust(ctx, t)

@@ -738,6 +738,155 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/api/v1/tenant": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * The tenant itself.
+         * @description Needs telltale:admin. Answers also while the tenant's own
+         *     administrators have it suspended.
+         */
+        get: operations["getTenant"];
+        /**
+         * Suspend the tenant, or resume it.
+         * @description Needs telltale:admin and all nodes. While suspended, no credential of the
+         *     tenant is accepted on any server but for this address, and its agents are
+         *     cut, within 5 seconds. What the operator of the server suspended stays so.
+         */
+        put: operations["setTenant"];
+        post?: never;
+        /**
+         * Delete the tenant for good.
+         * @description Needs telltale:admin and all nodes, the tenant's slug as confirm, and an
+         *     export that was completed within the last 24 hours unless without_export
+         *     is true; 412 with the reason not_exported otherwise. The slug stays
+         *     taken, the audit stays until it ages out, everything else is erased.
+         */
+        delete: operations["deleteTenant"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/tenant/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * All rows of the tenant, without its secrets.
+         * @description Needs telltale:admin and all nodes. One JSON object a line, {"table", "row"};
+         *     the last line, {"end": {"rows", "sha256"}}, is there only when the export is
+         *     whole; sha256 is that of all bytes before it. Packed values are
+         *     hexadecimal. Rows come from one moment.
+         */
+        get: operations["exportTenant"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/session/providers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Identity providers at which people of the tenant can sign in.
+         * @description An unknown tenant has none.
+         */
+        get: operations["listSignInProviders"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/session/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Send the browser to an identity provider to sign in.
+         * @description Authorization code with PKCE. What is under way travels sealed in a cookie for ten minutes.
+         */
+        get: operations["beginSignIn"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/api/v1/session/callback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Where an identity provider sends the browser back to.
+         * @description On success the session's cookie is set and the browser goes on to the
+         *     dashboard; on failure it goes to the tenant's connect page with the
+         *     reference id of what failed.
+         */
+        get: operations["finishSignIn"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/connect": {
         parameters: {
             query?: never;
@@ -1869,11 +2018,43 @@ export interface components {
             issuers?: components["schemas"]["Used"];
             members?: components["schemas"]["Used"];
             active_tasks?: components["schemas"]["Used"];
-            events?: components["schemas"]["Used"];
-            audit_rows?: components["schemas"]["Used"];
-            replica_calls?: components["schemas"]["Used"];
-            replica_refusals?: components["schemas"]["Used"];
+            day_calls?: components["schemas"]["Used"];
+            day_refusals?: components["schemas"]["Used"];
             notes?: components["schemas"]["Notes"];
+        };
+        TenantState: {
+            /** @description The tenant's slug. */
+            tenant: string;
+            name: string;
+            suspended: boolean;
+            /**
+             * @description operator: of the server, who alone ends it.
+             * @enum {string}
+             */
+            suspended_by?: "operator" | "admin";
+            /** @description Its MCP endpoint is on. */
+            mcp: boolean;
+            /** Format: date-time */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description End of the last whole export; null: none.
+             */
+            exported_at: string | null;
+        };
+        TenantRequest: {
+            suspended: boolean;
+        };
+        DeletedTenant: {
+            tenant: string;
+            deleted: boolean;
+            note: string;
+        };
+        SignInProviders: {
+            providers: {
+                id: string;
+                name: string;
+            }[];
         };
         SessionRequest: {
             /** @description An operator token of this tenant. */
@@ -1883,9 +2064,9 @@ export interface components {
         Session: {
             /** @description The tenant's slug. */
             tenant: string;
-            /** @description Id of the session or of the token. */
+            /** @description Id of the session, of the token, or of the person who signed in. */
             principal: string;
-            /** @description Name of the token behind it. */
+            /** @description Name of the token behind it, or of the person. */
             name: string;
             /** @description What the caller may do, with what the granted scopes imply. */
             scopes: string[];
@@ -3706,6 +3887,241 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    getTenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tenant. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantState"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    setTenant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "suspended": true
+                 *     }
+                 */
+                "application/json": components["schemas"]["TenantRequest"];
+            };
+        };
+        responses: {
+            /** @description The tenant as it is now. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantState"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["MediaType"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    deleteTenant: {
+        parameters: {
+            query: {
+                /** @description The tenant's slug. */
+                confirm: string;
+                without_export?: "true" | "false";
+            };
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tenant is deleted. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedTenant"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    exportTenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rows. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    listSignInProviders: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The providers; none is an empty list. */
+            200: {
+                headers: {
+                    "Cache-Control": components["headers"]["NoStore"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInProviders"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    beginSignIn: {
+        parameters: {
+            query?: {
+                /** @description Id of the provider; the first one when absent. */
+                issuer?: string;
+                /** @description The page of the tenant's dashboard to come back to. */
+                return?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description To the identity provider. */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            404: components["responses"]["NotFound"];
+            default: components["responses"]["Failure"];
+        };
+    };
+    finishSignIn: {
+        parameters: {
+            query?: {
+                code?: string;
+                state?: string;
+                iss?: string;
+                error?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The tenant's slug.
+                 * @example acme
+                 */
+                tenant: components["parameters"]["Tenant"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description To the dashboard or to the connect page. */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             default: components["responses"]["Failure"];
         };
     };

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/telltale-dev/telltale/api/rest"
+	"github.com/telltale-dev/telltale/mcp"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/audit"
+)
+
+// usage is where both surfaces get a tenant's numbers from.
+func (a *app) usage(found evidence, record *audit.Service) rest.UsageSources {
+	return rest.UsageSources{
+		Credentials: a.access, Enrolment: a.directory, ActiveTasks: rest.CounterFunc(found.tasks.Active),
+		Calls: rest.CounterFunc(func(ctx context.Context, s tenants.Scope) (int64, error) {
+			d, err := record.LastDay(ctx, s)
+			return d.Calls, err
+		}),
+		Refusals: rest.CounterFunc(func(ctx context.Context, s tenants.Scope) (int64, error) {
+			d, err := record.LastDay(ctx, s)
+			return d.Refused, err
+		}),
+	}
+}
+
+// toolUsage answers the same for the tool tenant_usage.
+func (a *app) toolUsage(src rest.UsageSources, log *slog.Logger) mcp.Usage {
+	return mcp.UsageFunc(func(ctx context.Context, s tenants.Scope) (mcp.Used, error) {
+		policy, err := a.access.Policy(ctx, s)
+		if err != nil {
+			return mcp.Used{}, err
+		}
+		most, out := policy.Effective(), mcp.Used{Usage: []mcp.Quota{}}
+		add := func(what string, used int64, max int) {
+			out.Usage = append(out.Usage, mcp.Quota{What: what, Used: used, Max: int64(max)})
+		}
+		failed := func(what string, err error) {
+			out.Notes = append(out.Notes, what+": not known at this moment")
+			log.WarnContext(ctx, "usage not counted", "what", what, "err", err)
+		}
+		if n, err := src.Enrolment.Counts(ctx, s); err != nil {
+			failed("nodes and enrol_tokens", err)
+		} else {
+			add("nodes", int64(n.Nodes), most.MaxNodes)
+			add("enrol_tokens", int64(n.EnrolTokens), most.MaxEnrolTokens)
+		}
+		if n, err := src.Credentials.Counts(ctx, s); err != nil {
+			failed("tokens, issuers and members", err)
+		} else {
+			add("tokens", int64(n.Tokens), most.MaxTokens)
+			add("issuers", int64(n.Issuers), most.MaxIssuers)
+			add("members", int64(n.Members), most.MaxMembers)
+		}
+		for _, c := range []struct {
+			what string
+			from rest.Counter
+		}{{"active_tasks", src.ActiveTasks}, {"day_calls", src.Calls}, {"day_refusals", src.Refusals}} {
+			if n, err := c.from.Count(ctx, s); err != nil {
+				failed(c.what, err)
+			} else {
+				add(c.what, n, 0)
+			}
+		}
+		return out, nil
+	})
+}
