@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 )
@@ -287,42 +286,4 @@ func (p *proxy) fail(id json.RawMessage, code int, msg string, data any) {
 		return
 	}
 	p.write(raw)
-}
-
-// validate checks one thing after the other and reports what it finds.
-func validate(ctx context.Context, e env, f *flags) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	w := newWire()
-	defer w.close()
-	ep, err := endpointOf(e, f, w)
-	if err != nil {
-		return err
-	}
-	say := func(format string, args ...any) { fmt.Fprintf(e.err, "telltale mcp: "+format+"\n", args...) }
-	say("%s is a tenant's URL", ep.url)
-	if _, err := ep.cred.token(ctx); err != nil {
-		return err
-	}
-	say("%s is there", ep.cred.words())
-	var versions []string
-	tools := 0
-	for _, v := range []string{"", "2025-11-25"} {
-		s, err := connect(ctx, ep, w, v)
-		if err != nil {
-			return err
-		}
-		versions = append(versions, s.InitializeResult().ProtocolVersion)
-		tools, err = s.countTools(ctx)
-		s.Close()
-		if err != nil {
-			return err
-		}
-	}
-	say("%s answers; protocol %s; %d tools", ep.url, strings.Join(versions, " and "), tools)
-	if tools == 0 {
-		say("no tool may be used; the credential needs telltale:read at least")
-		return errReported
-	}
-	return nil
 }

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
 
 // offlineError says that no server answered, and what to do.
@@ -44,110 +39,6 @@ func rootCause(err error) string {
 	return err.Error()
 }
 
-// statusError is an answer that is no success, as a person should read it.
-type statusError struct {
-	status    int
-	reference string
-	message   string
-	scopes    string // what to ask for instead, of an insufficient_scope
-	retry     string // seconds to wait, as the server said
-}
-
-func (s *statusError) Error() string {
-	out := s.message
-	if s.reference != "" {
-		out += "; reference id " + s.reference
-	}
-	return out
-}
-
-// maxErrorBody bounds what is read of an answer that is no success.
-const maxErrorBody = 64 << 10
-
-// refusalOf reads an answer that is no success. The body is put back.
-func refusalOf(ep endpoint, res *http.Response) *statusError {
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
-	if err != nil {
-		body = nil
-	}
-	_ = res.Body.Close()
-	res.Body = io.NopCloser(bytes.NewReader(body))
-	s := &statusError{status: res.StatusCode, reference: res.Header.Get("Telltale-Reference")}
-	detail, next := problemOf(body)
-	switch res.StatusCode {
-	case http.StatusOK:
-		kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-		s.message = fmt.Sprintf("the answer is %s and no message of the protocol; a proxy or a sign-in page may stand in between", orElse(kind, "of no kind"))
-		next = "check TELLTALE_URL; it looks like https://HOST/t/acme/mcp"
-	case http.StatusUnauthorized:
-		s.message = "401: the server does not accept " + ep.cred.words()
-		if detail != "" {
-			s.message += " (" + detail + ")"
-		}
-		if next == "" {
-			next = ep.cred.next(ep, "")
-		}
-	case http.StatusForbidden:
-		s.message = "403: " + orElse(detail, "the token lacks a scope that this needs")
-		if s.scopes = scopesOf(res.Header.Values("WWW-Authenticate")); s.scopes != "" {
-			next = ep.cred.next(ep, s.scopes)
-		}
-	case http.StatusNotFound:
-		s.message = fmt.Sprintf("404: %s", orElse(detail, "there is no MCP endpoint at "+ep.url))
-		if next == "" {
-			next = "check TELLTALE_URL; it looks like https://HOST/t/acme/mcp"
-		}
-	case http.StatusRequestEntityTooLarge:
-		s.message = "413: " + orElse(detail, "the message is larger than the server takes")
-		next = orElse(next, "send less in one call")
-	case http.StatusTooManyRequests:
-		s.message = "429: " + orElse(detail, "too many requests")
-		s.retry = res.Header.Get("Retry-After")
-		if next == "" && s.retry != "" {
-			next = "wait " + s.retry + " s"
-		}
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusSeeOther:
-		s.message = fmt.Sprintf("%d: the server redirects to %s; put that into TELLTALE_URL if you trust it (a token is never sent after a redirect)", res.StatusCode, res.Header.Get("Location"))
-	default:
-		s.message = fmt.Sprintf("%d: %s", res.StatusCode, orElse(detail, http.StatusText(res.StatusCode)))
-	}
-	if next != "" {
-		s.message += "; " + next
-	}
-	return s
-}
-
-// scopesOf is what a challenge for more scopes asks for; "" for any other.
-func scopesOf(headers []string) string {
-	for _, h := range headers {
-		list, err := oauthex.ParseWWWAuthenticate([]string{h})
-		if err != nil {
-			continue
-		}
-		for _, c := range list {
-			if c.Scheme == "bearer" && c.Params["error"] == "insufficient_scope" {
-				return c.Params["scope"]
-			}
-		}
-	}
-	return ""
-}
-
-// problemOf finds the words in a problem document or a JSON-RPC error.
-func problemOf(body []byte) (detail, next string) {
-	var doc struct {
-		Detail string   `json:"detail"`
-		Next   []string `json:"next"`
-		Error  struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	if json.Unmarshal(body, &doc) != nil {
-		return "", ""
-	}
-	return orElse(doc.Detail, doc.Error.Message), strings.Join(doc.Next, "; ")
-}
-
 func orElse(s, otherwise string) string {
 	if s == "" {
 		return otherwise
@@ -172,7 +63,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	case err != nil && errors.Is(r.Context().Err(), context.Canceled):
 	case err != nil:
 		failure = err
-	case res.StatusCode >= 300:
+	case res.StatusCode >= 300, res.StatusCode == http.StatusOK && foreign(res):
 		failure = refusalOf(t.ep, res)
 	}
 	if failure != nil {
