@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -156,6 +157,7 @@ func inspects(t *testing.T, x tenant, era, version string, stdio bool) {
 	spy := httptest.NewServer(&httputil.ReverseProxy{Transport: own, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		spoke.add(r.In.Header.Get("Mcp-Protocol-Version"))
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
+		wholeBody(r)
 	}})
 	defer spy.Close()
 	address := spy.URL + target.Path
@@ -187,6 +189,20 @@ func inspects(t *testing.T, x tenant, era, version string, stdio bool) {
 	if !spoke.only(version) {
 		t.Errorf("spoke %v, want %s", spoke.seen, version)
 	}
+}
+
+// wholeBody reads a request's body before it is passed on: an answer that comes
+// faster than the transport's last look at the body would close it, and the
+// transport would then cut the answer.
+func wholeBody(r *httputil.ProxyRequest) {
+	if r.Out.Body == nil {
+		return
+	}
+	body, err := io.ReadAll(r.Out.Body)
+	if err != nil {
+		body = nil // the client is gone; whoever reads it finds it too short
+	}
+	r.Out.Body = io.NopCloser(bytes.NewReader(body))
 }
 
 // versions are the protocol versions that requests named.
