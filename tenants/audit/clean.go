@@ -83,7 +83,7 @@ func clip(s string, most int) string {
 // secrets are the forms of credentials that can be told from other text: this
 // product's own, also cut short, JSON web tokens and what follows the word
 // Bearer.
-var secrets = regexp.MustCompile(`\btt[a-z]?_[A-Za-z0-9_]{4,}|\beyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)*|(?i:\b(?:bearer|basic)(?:\s|%20|\+)+)[^\s"'\\,;)}\]]+`)
+var secrets = regexp.MustCompile(`tt[es]?_[a-z2-7]{10,}[A-Za-z0-9_]*|eyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)*|(?i:(?:bearer|basic)(?:\s|%20|\+)+)[^\s"'\\,;)}\]]+`)
 
 // Scrub puts a word in the place of whatever looks like a credential.
 func Scrub(s string) string {

@@ -56,6 +56,10 @@ func (s *Service) Attempt(a tenants.Attempt) {
 	if (a.Step == tenants.StepRefused || a.Step == tenants.StepChallenge) && a.Principal == "" {
 		s.refusals.add(a.Tenant, a.At, a.Surface, a.Class, a.From, a.Reference, 1)
 	}
+	if a.Step == tenants.StepScope && a.Principal != "" && a.Class != "scope" { // one that lacks a scope is recorded by whoever refuses it
+		s.Note(Entry{Tenant: a.Tenant, At: a.At, Principal: tenants.Principal{Kind: tenants.OAuthPrincipal, ID: a.Principal, Client: a.Client},
+			Surface: a.Surface, Action: "connect", Outcome: Refused, Reason: a.Class, Reference: a.Reference, From: a.From})
+	}
 	a.Reference, a.Step, a.Class, a.Surface = clean(a.Reference, maxWord), tenants.AttemptStep(clean(string(a.Step), maxWord)), clean(a.Class, maxWord), clean(a.Surface, maxWord)
 	a.Issuer, a.Expected, a.Received = clean(a.Issuer, maxID), clean(a.Expected, maxClaim), clean(a.Received, maxClaim)
 	a.Principal, a.Client = clean(a.Principal, maxID), clean(a.Client, maxName)

@@ -70,6 +70,8 @@ func (s *Service) Write(ctx context.Context, e Entry) error {
 
 // flush writes what waits. What cannot be written now stays.
 func (s *Service) flush(ctx context.Context) error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	s.queue.unfold(false, s)
 	s.queue.confess(s)
 	var err error

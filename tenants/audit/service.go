@@ -36,6 +36,7 @@ type Service struct {
 	life  string // of this process, in its rows
 	parts *tenantdb.Partitions
 
+	flushing sync.Mutex // one flush at a time
 	queue    queue
 	refusals refusals
 	door     door

@@ -102,6 +102,22 @@ func (w *world) seal(s *Service) {
 	}
 }
 
+// settle waits until every row is old enough to be sealed.
+func (w *world) settle(s *Service) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for w.count(`select count(*) from audit where at >= $1`, s.settled()) > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			w.t.Fatal("the clock stands still")
+		}
+	}
+}
+
 func (w *world) list(scope tenants.Scope, q Query) Page {
 	w.t.Helper()
 	p, err := w.s.List(context.Background(), scope, q)
