@@ -12,8 +12,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// maxNesting is the depth of JSON that a request may have.
-const maxNesting = 64
+// Bounds of a request besides its size: the depth of its JSON, the bytes of
+// its id, and those of the name of what it asks for, which answers repeat.
+const (
+	maxNesting = 64
+	maxID      = 256
+	maxName    = 4096
+)
 
 // message is what the adapter knows of a request before the SDK reads it.
 type message struct {
@@ -69,7 +74,7 @@ func readMessage(body []byte) (message, *wireError) {
 	}
 	if raw, ok := top["id"]; ok {
 		if !validID(raw) {
-			return m, refuse(jsonrpc.CodeInvalidRequest, `the member "id" must be a string or a whole number`)
+			return m, refuse(jsonrpc.CodeInvalidRequest, `the member "id" must be a string or a whole number of at most `+strconv.Itoa(maxID)+` bytes`)
 		}
 		m.ID = raw
 	}
@@ -110,8 +115,8 @@ func (m *message) readParams(raw json.RawMessage) *wireError {
 	if member == "" {
 		return nil
 	}
-	if json.Unmarshal(params[member], &m.Name) != nil || m.Name == "" {
-		return refuse(jsonrpc.CodeInvalidParams, m.Method+` needs the string "params.`+member+`"`)
+	if json.Unmarshal(params[member], &m.Name) != nil || m.Name == "" || len(m.Name) > maxName {
+		return refuse(jsonrpc.CodeInvalidParams, m.Method+` needs the string "params.`+member+`", of at most `+strconv.Itoa(maxName)+` bytes`)
 	}
 	if args, ok := params["arguments"]; ok && m.Method == "tools/call" && string(args) != "null" && args[0] != '{' {
 		return refuse(jsonrpc.CodeInvalidParams, `"params.arguments" must be an object`)
@@ -122,6 +127,9 @@ func (m *message) readParams(raw json.RawMessage) *wireError {
 const metaPrefix = "io.modelcontextprotocol/"
 
 func validID(raw json.RawMessage) bool {
+	if len(raw) > maxID { // it is written into every answer
+		return false
+	}
 	if raw[0] == '"' {
 		return true
 	}
