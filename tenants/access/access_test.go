@@ -313,3 +313,48 @@ func TestQueriesFitTheSchema(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What every call of an OAuth caller asks, and what the quotas count, stays on
+// an index under row policies.
+func TestQueriesUseTheirIndexes(t *testing.T) {
+	dsn := dbtest.DSN(t)
+	super := dbtest.Connect(t, dsn)
+	tenant := tenants.NewTenantID().String()
+	for _, sql := range []string{
+		`insert into tenant (tenant_id, slug, name, created_at) select case n when 1 then '` + tenant + `'::uuid else gen_random_uuid() end, 't' || n, 't', now() from generate_series(1, 20) n`,
+		`insert into issuer (tenant_id, issuer_id, url, name, mode, created_at, created_by, updated_at)
+			select tenant_id, gen_random_uuid(), 'https://idp.example.com/' || n, 'n', 'resource', now(), '', now() from tenant, generate_series(1, 100) n`,
+		`insert into member (tenant_id, member_id, issuer_id, subject, scopes, created_at, created_by, updated_at)
+			select tenant_id, gen_random_uuid(), issuer_id, 's' || n, '{telltale:read}', now(), '', now() from issuer, generate_series(1, 5) n`,
+		`insert into operator_token (tenant_id, token_id, name, hash, scopes, created_at, created_by)
+			select tenant_id, 'token' || tenant_id || n, 'n', sha256('x'), '{telltale:read}', now(), '' from tenant, generate_series(1, 500) n`,
+		`analyze`,
+	} {
+		if _, err := super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	app := dbtest.Connect(t, dbtest.As(t, dsn, "telltale_app"))
+	if _, err := app.Exec(t.Context(), `select set_config('telltale.tenant', $1, false)`, tenant); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		sql  string
+		args []any
+	}{
+		{selectTrust, []any{tenant}}, {selectMemberBySubject, []any{tenant, tenant, "s7"}}, {selectMember, []any{tenant, tenant}}, {selectMembers, []any{tenant, nil, nil, 50, nil}},
+		{countMembers, []any{tenant}}, {countTokens, []any{tenant}}, {selectTokens, []any{tenant, nil, nil, 50}},
+	} {
+		rows, err := app.Query(t.Context(), "explain (costs off) "+c.sql, c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.sql)
+		}
+		if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan") || !strings.Contains(text, "Index Cond") {
+			t.Errorf("%s\n%s", c.sql, text)
+		}
+	}
+}

@@ -77,6 +77,7 @@ func TestQueriesUseTheirIndexes(t *testing.T) {
 		{app, selectIdentity, []any{tenant, tenant}},
 		{app, selectLabels, []any{tenant, tenant}},
 		{app, selectEnrolledAs, []any{tenant, "x", []byte("x")}},
+		{app, countNodes, []any{tenant, tenants.DefaultMaxNodes}},
 		{ingest, selectRevoked, []any{one, one}},
 	} {
 		rows, err := c.conn.Query(t.Context(), "explain (costs off) "+c.sql, c.args...)
