@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -284,5 +285,60 @@ func login(t *testing.T, idp *authtest.Provider, account string, env []string) {
 	}
 	if err := <-ended; err != nil {
 		t.Fatalf("login: %v\n%s", err, said.String())
+	}
+}
+
+// A browser comes to the dashboard, is sent to the provider and comes back with
+// a session that may do what the account's groups may.
+func TestDashboardSignIn(t *testing.T) {
+	s := startDev(t, newDataDir(t), nil, "--no-agent", "--idp-dir", idpDir)
+	idp := authtest.At(*s.Issuer, s.BaseURL)
+	for _, c := range []struct {
+		account, slug string
+		page          string // where the browser ends: the dashboard, or why it may not
+		nodes         int
+	}{
+		{authtest.Alice, "acme", "/t/acme/ui", http.StatusOK},
+		{authtest.Dana, "globex", "/t/globex/ui", http.StatusOK},
+		{authtest.Carol, "acme", "/t/acme/connect", http.StatusUnauthorized},
+	} {
+		t.Run(c.account+" at "+c.slug, func(t *testing.T) {
+			jar, err := cookiejar.New(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			browser := &http.Client{Jar: jar, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			get := func(url string) *http.Response {
+				t.Helper()
+				resp, err := browser.Get(url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				return resp
+			}
+			x := s.tenant(t, c.slug)
+			begin := get(x.RESTURL + "/session/login")
+			to, err := begin.Location()
+			if err != nil || !strings.HasPrefix(to.String(), *s.Issuer+"/auth?") {
+				t.Fatalf("login: %s %v", begin.Status, begin.Header)
+			}
+			back := idp.SignIn(t, c.account, to.String())
+			if !strings.HasPrefix(back.String(), x.RESTURL+"/session/callback?") {
+				t.Fatalf("the provider sends the browser to %s", back)
+			}
+			ends := func(page string) {
+				t.Helper()
+				resp := get(back.String())
+				if at, err := resp.Location(); err != nil || !strings.HasPrefix(at.Path, page) {
+					t.Errorf("callback: %s %v, want %s", resp.Status, resp.Header, page)
+				}
+			}
+			ends(c.page)
+			if resp := get(x.RESTURL + "/nodes"); resp.StatusCode != c.nodes {
+				t.Errorf("nodes with what the browser has: %s, want %d", resp.Status, c.nodes)
+			}
+			ends("/t/" + c.slug + "/connect") // an answer is good once
+		})
 	}
 }
