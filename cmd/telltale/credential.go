@@ -126,7 +126,7 @@ type signedIn struct {
 func storeOf(w *wire) (*login.Store, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return nil, fmt.Errorf("no place for logins: %w", err)
+		return nil, fmt.Errorf("no token in TELLTALE_TOKEN, and no place where a login could be: %w", err)
 	}
 	return &login.Store{Dir: filepath.Join(dir, "telltale", "logins"), Ends: login.Endpoints{Client: httpClient(w), UserAgent: userAgent()}}, nil
 }

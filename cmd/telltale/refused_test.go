@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -167,6 +168,19 @@ func TestBridgeForwardsNothingThatIsNoMessage(t *testing.T) {
 	for _, m := range list {
 		if string(m["id"]) != "null" || !json.Valid(m["error"]) {
 			t.Errorf("%s", m)
+		}
+	}
+}
+
+// TestWithoutAHome: a token is enough, and without one it is said what is
+// missing.
+func TestWithoutAHome(t *testing.T) {
+	for token, want := range map[string]string{"good": "node-0", "": "TELLTALE_TOKEN"} {
+		cmd := exec.CommandContext(t.Context(), binary, "nodes", "--url", serve(t))
+		cmd.Env = []string{"TELLTALE_TOKEN=" + token}
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (token != "") || !strings.Contains(string(out), want) {
+			t.Errorf("token %q: %v %s", token, err, out)
 		}
 	}
 }
