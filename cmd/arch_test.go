@@ -48,7 +48,7 @@ var rules = []rule{
 	{"auth/authtest", nil, []string{"github.com/go-jose/go-jose/v4"}, "identity providers for tests; no binary links it"},
 
 	// adapters: none imports another
-	{"api/rest", []string{"tenants", "tenants/audit", "tenants/events", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
+	{"api/rest", []string{"tenants", "tenants/access", "tenants/audit", "tenants/directory", "tenants/events", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang"}, "a thin adapter over the services"},
 	{"api/ingest", []string{"tenants", "tenants/fault", "tenants/directory", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc", "github.com/prometheus/client_golang", "golang.org/x"}, "gRPC for agents"},
 	{"mcp/...", []string{"tenants", "tenants/audit", "tenants/events", "tenants/explain", "tenants/fault", "tenants/fleet", "tenants/metrics", "tenants/tasks", "auth", "agent/inspector"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a thin adapter over the services; never through REST"},
 
@@ -65,10 +65,10 @@ var rules = []rule{
 	{"agent/uplink", []string{"agent/inspector", "api/telltalev1"}, []string{"google.golang.org/grpc"}, "streams and replay"},
 
 	// mains
-	{"cmd/telltaled", []string{"api/rest", "api/ingest", "mcp", "tenants", "tenants/...", "auth", "migrations", "web", "agent/inspector", "agent/inspector/all"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang", "gopkg.in/yaml.v3", "github.com/jackc/pgx/v5"}, "builds the server; links no collector or probe"},
+	{"cmd/telltaled", []string{"api/rest", "api/ingest", "mcp", "tenants", "tenants/...", "auth", "migrations", "web", "agent/inspector", "agent/inspector/all"}, []string{"github.com/go-chi/chi/v5", "github.com/prometheus/client_golang", "gopkg.in/yaml.v3", "github.com/jackc/pgx/v5", "github.com/google/uuid"}, "builds the server; links no collector or probe"},
 	{"cmd/telltale-agent", []string{"agent/..."}, []string{"gopkg.in/yaml.v3", "golang.org/x", "google.golang.org/grpc"}, "builds the agent; links no server package"},
 	{"cmd/telltale", []string{"cmd/telltale/login"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client like any other: links no server or agent package"},
-	{"cmd/telltale/login", nil, nil, "signs in and keeps what it got, as any OAuth client would"},
+	{"cmd/telltale/login", nil, []string{"github.com/modelcontextprotocol/go-sdk"}, "signs in and keeps what it got, as any OAuth client would"},
 }
 
 // forbidden names edges that a table of what is allowed could let slip when a
