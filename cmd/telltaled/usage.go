@@ -7,6 +7,7 @@ import (
 	"github.com/telltale-dev/telltale/api/rest"
 	"github.com/telltale-dev/telltale/mcp"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/access"
 	"github.com/telltale-dev/telltale/tenants/audit"
 )
 
@@ -31,6 +32,9 @@ func (a *app) toolUsage(src rest.UsageSources, log *slog.Logger) mcp.Usage {
 		policy, err := a.access.Policy(ctx, s)
 		if err != nil {
 			return mcp.Used{}, err
+		}
+		if !s.Nodes.All() {
+			return mcp.Used{}, access.TooWide("the numbers count the whole tenant")
 		}
 		most, out := policy.Effective(), mcp.Used{Usage: []mcp.Quota{}}
 		add := func(what string, used int64, max int) {

@@ -311,6 +311,8 @@ func TestIssuersOfLimitedCallers(t *testing.T) {
 	wantFault(t, w.DeleteIssuer(t.Context(), few, i.ID), fault.Denied, "outside_selector")
 	_, err = w.SetPolicy(t.Context(), few, tenants.Policy{}, nil)
 	wantFault(t, err, fault.Denied, "outside_selector")
+	_, err = w.Counts(t.Context(), few)
+	wantFault(t, err, fault.Denied, "outside_selector")
 	seen, _, err := w.ListIssuers(t.Context(), few, "", 0)
 	if err != nil || len(seen) != 1 || len(seen[0].Roles) != 1 || seen[0].Roles[0].Value != "site-a" {
 		t.Errorf("sees %+v, %v", seen, err)

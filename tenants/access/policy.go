@@ -185,10 +185,14 @@ func (q quota) room(ctx context.Context, tx pgx.Tx, tenant tenants.TenantID) err
 // Counts is how many of each a tenant has, as the quotas count them.
 type Counts struct{ Tokens, Issuers, Members int }
 
-// Counts reads how much of its quotas a tenant uses. The caller needs admin.
+// Counts reads how much of its quotas a tenant uses. The caller needs admin and
+// must reach all nodes.
 func (s *Service) Counts(ctx context.Context, sc tenants.Scope) (c Counts, err error) {
 	if err := sc.Require(tenants.Admin); err != nil {
 		return Counts{}, err
+	}
+	if !sc.Nodes.All() {
+		return Counts{}, TooWide("the numbers count the whole tenant")
 	}
 	b := &pgx.Batch{}
 	for sql, n := range map[string]*int{countTokens: &c.Tokens, countIssuers: &c.Issuers, countMembers: &c.Members} {

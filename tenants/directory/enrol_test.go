@@ -389,6 +389,8 @@ func TestQuotas(t *testing.T) {
 	}
 	_, err = w.Counts(t.Context(), tenants.Scope{Tenant: w.acme.ID, Granted: tenants.Read})
 	wantFault(t, err, fault.Denied, "insufficient_scope")
+	_, err = w.Counts(t.Context(), limited(w.acme, map[string]string{"site": "a"}))
+	wantFault(t, err, fault.Denied, "outside_selector")
 	key := sha256.Sum256([]byte("key"))
 	theirs, _, err := w.CreateEnrolToken(t.Context(), admin(w.globex), EnrolTokenSpec{})
 	if err != nil {

@@ -69,10 +69,15 @@ func exhausted(reason, field string, n, most int, what, next string) error {
 // Counts is how many of each a tenant has, as the quotas count them.
 type Counts struct{ Nodes, EnrolTokens int }
 
-// Counts reads how much of its quotas a tenant uses. The caller needs admin.
+// Counts reads how much of its quotas a tenant uses. The caller needs admin and
+// must reach all nodes.
 func (s *Service) Counts(ctx context.Context, sc tenants.Scope) (c Counts, err error) {
 	if err := sc.Require(tenants.Admin); err != nil {
 		return Counts{}, err
+	}
+	if !sc.Nodes.All() {
+		return Counts{}, fault.New(fault.Denied, "outside_selector", "the numbers count the whole tenant").
+			Do("ask an administrator whose credential is not limited to some nodes")
 	}
 	b := &pgx.Batch{}
 	b.Queue(countNodes, sc.Tenant, nil).QueryRow(func(row pgx.Row) error { return row.Scan(&c.Nodes) })
