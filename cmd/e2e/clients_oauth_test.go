@@ -31,11 +31,11 @@ type remote struct {
 }
 
 // startRemote starts mcp-remote against a tenant, with an empty home and
-// nothing but the URL that a person would paste.
-func startRemote(t *testing.T, x tenant, idp *authtest.Provider, account string) *remote {
+// nothing but the URL that a person would paste, and perhaps flags.
+func startRemote(t *testing.T, x tenant, idp *authtest.Provider, account string, flags ...string) *remote {
 	t.Helper()
 	home := t.TempDir()
-	cmd := exec.Command("node", filepath.Join(clients, "node_modules/.bin/mcp-remote"), x.MCPURL, "--host", "127.0.0.1", "--auth-timeout", "60")
+	cmd := exec.Command("node", append([]string{filepath.Join(clients, "node_modules/.bin/mcp-remote"), x.MCPURL, "--host", "127.0.0.1", "--auth-timeout", "60"}, flags...)...)
 	// No desktop: the opener asks BROWSER alone, and that does nothing.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "MCP_REMOTE_CONFIG_DIR=" + filepath.Join(home, "auth"), "BROWSER=true"}
 	in, err := cmd.StdinPipe()
@@ -135,8 +135,8 @@ func (r *remote) signIn(to string) {
 // signsInThroughRemote is the whole way of a person whose client knows nothing
 // but the URL: discovery, registration, login with PKCE, tools, and a second
 // authorization when a tool needs more than the first one gave.
-func signsInThroughRemote(t *testing.T, x tenant, idp *authtest.Provider, account string) {
-	r := startRemote(t, x, idp, account)
+func signsInThroughRemote(t *testing.T, x tenant, idp *authtest.Provider, account string, flags ...string) {
+	r := startRemote(t, x, idp, account, flags...)
 	hello := r.ask("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
 	fmt.Fprintln(r.in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if hello["error"] != nil || len(r.asked) != 1 {
@@ -161,5 +161,11 @@ func signsInThroughRemote(t *testing.T, x tenant, idp *authtest.Provider, accoun
 	}
 	if len(r.asked) != 2 || !strings.Contains(r.asked[1].Get("scope"), "telltale:diagnose") || !strings.Contains(r.asked[1].Get("scope"), "telltale:read") || r.asked[1].Get("client_id") != first.Get("client_id") {
 		t.Errorf("authorizations: %v", r.asked)
+	}
+	newest := func() bool { return strings.Contains(r.said.String(), "Remote server speaks MCP 2026-07-28") }
+	if len(flags) > 0 {
+		poll(t, 10*time.Second, "word of the newest era", newest)
+	} else if newest() {
+		t.Error("it met the newest era unasked")
 	}
 }

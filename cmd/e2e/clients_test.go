@@ -46,6 +46,10 @@ func TestRealClients(t *testing.T) {
 	}
 	idp := authtest.At(*s.Issuer, s.BaseURL)
 	t.Run("mcp-remote with JWTs", func(t *testing.T) { t.Parallel(); signsInThroughRemote(t, acme, idp, authtest.Alice) })
+	t.Run("mcp-remote, newest era", func(t *testing.T) {
+		t.Parallel()
+		signsInThroughRemote(t, globex, idp, authtest.Dana, "--protocol", "auto")
+	})
 	t.Run("mcp-remote with opaque tokens", func(t *testing.T) { t.Parallel(); signsInThroughRemote(t, globex, idp, authtest.Carol) })
 	for era, version := range map[string]string{"legacy": "2025-11-25", "auto": "2026-07-28", "modern": "2026-07-28"} {
 		t.Run("Inspector over HTTP, "+era, func(t *testing.T) { t.Parallel(); inspects(t, acme, era, version, false) })
