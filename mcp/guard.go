@@ -16,6 +16,7 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
@@ -214,7 +215,7 @@ func redact(t Tool, raw json.RawMessage) string {
 		case slices.Contains(t.Secret, name):
 			parts = append(parts, name+`="[redacted]"`)
 		default:
-			parts = append(parts, name+"="+inspector.CleanText(clip(string(sent[name]), 80)))
+			parts = append(parts, name+"="+inspector.CleanText(clip(audit.Scrub(string(sent[name])), 80)))
 		}
 	}
 	if unknown > 0 {
