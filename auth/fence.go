@@ -16,7 +16,7 @@ const preflightAge = 10 * time.Minute
 var (
 	corsMethods = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 	corsHeaders = strings.Join([]string{"Authorization", "Content-Type", "Accept", "MCP-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name", "Last-Event-ID", "If-None-Match", "Idempotency-Key", CSRFHeader}, ", ")
-	corsExposed = strings.Join([]string{"MCP-Protocol-Version", "Mcp-Session-Id", "WWW-Authenticate", ReferenceHeader, "ETag", "Retry-After"}, ", ")
+	corsExposed = strings.Join([]string{"MCP-Protocol-Version", "Mcp-Session-Id", "WWW-Authenticate", ReferenceHeader, "ETag", "Retry-After", "RateLimit", "RateLimit-Policy"}, ", ")
 )
 
 // Fence keeps foreign hosts and foreign web origins out (DNS rebinding,

@@ -81,7 +81,8 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 		sees         func(planted) bool
 	}
 	var callers []principal
-	for slug := range s.tenants {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, slug := range []string{"acme", "globex"} {
 		mine := func(n planted) bool { return n.scope.Slug == slug }
 		only := s.nodes[slug][1]
 		onlyID, err := tenants.ParseNodeID(only.id)
@@ -94,8 +95,19 @@ func TestNothingForeignInAnyByte(t *testing.T) {
 			principal{slug, s.token(slug, tenants.Read, tenants.Selector{IDs: []tenants.NodeID{onlyID}}), func(n planted) bool { return n.id == only.id }},
 			principal{slug, s.token(slug, tenants.Payloads, tenants.Selector{}), func(planted) bool { return false }},
 		)
+		for range 4 { // any scopes, any nodes
+			granted, sees := tenants.Scopes(1+r.IntN(int(tenants.EveryScope))), mine
+			sel := tenants.Selector{}
+			if r.IntN(2) == 0 {
+				role := []string{"db", "web", "none"}[r.IntN(3)]
+				sel.Labels, sees = map[string]string{"role": role}, func(n planted) bool { return mine(n) && n.role == role }
+			}
+			if !granted.Has(tenants.Read) {
+				sees = func(planted) bool { return false }
+			}
+			callers = append(callers, principal{slug, s.token(slug, granted, sel), sees})
+		}
 	}
-	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
 	var cursors, ids []string
 	owner := map[string]string{} // of an id, the tenant that told it
