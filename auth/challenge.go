@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/telltale-dev/telltale/tenants"
@@ -53,6 +54,10 @@ func (c *Challenger) Refuse(w http.ResponseWriter, r *http.Request, slug string,
 			level = slog.LevelDebug // the client went away, nobody is wrong
 		}
 		c.log.Log(r.Context(), level, "credential not verified", "reference", ref, "tenant", known(slug), "err", err)
+		if down := fault.Of(err); down.Reason == string(Unreachable) {
+			w.Header().Set("Retry-After", strconv.Itoa(int(keyFloor.Seconds())))
+			c.attempts.refused(r, slug, ref, &Failure{Class: Unreachable, Expected: "an answer of the identity provider", Received: describe(err)})
+		}
 		writeFault(w, err)
 		return
 	}

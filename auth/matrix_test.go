@@ -380,7 +380,7 @@ func TestIssuerDown(t *testing.T) {
 		}
 		for _, path := range []string{"/t/acme/mcp", "/t/acme/api/v1/nodes"} {
 			w := r.do("GET", path, "", "Authorization", "Bearer "+token)
-			if w.Code != 503 || w.Header().Get("WWW-Authenticate") != "" || !strings.Contains(w.Body.String(), "issuer_unreachable") || w.Header().Get(ReferenceHeader) == "" {
+			if w.Code != 503 || w.Header().Get("WWW-Authenticate") != "" || w.Header().Get("Retry-After") != "10" || !strings.Contains(w.Body.String(), "issuer_unreachable") || w.Header().Get(ReferenceHeader) == "" {
 				t.Errorf("%s: %d %v %s", what, w.Code, w.Header(), w.Body)
 			}
 		}
