@@ -88,16 +88,27 @@ func (s *Server) watched(next http.Handler) http.Handler {
 // recorded records every write and how it ended. A write that waits for its
 // record does not happen when there can be none.
 func (s *Server) recorded(waits bool) func(http.Handler) http.Handler {
+	record := s.recordedAlways(waits)
+	return func(next http.Handler) http.Handler {
+		writes := record(next)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.Method {
+			case http.MethodGet, http.MethodHead, http.MethodOptions:
+				next.ServeHTTP(w, r)
+			default:
+				writes.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+// recordedAlways is recorded for what is no write and weighs as much.
+func (s *Server) recordedAlways(waits bool) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		if s.cfg.Audit == nil {
 			return next
 		}
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			switch r.Method {
-			case http.MethodGet, http.MethodHead, http.MethodOptions:
-				next.ServeHTTP(rw, r)
-				return
-			}
 			w := wrapped(rw, r)
 			rec := callOf(r.Context())
 			rec.audited = true
@@ -184,4 +195,43 @@ func sentOf(body any) []string {
 		}
 	}
 	return out
+}
+
+// signedIn records who signs in to the dashboard, and out of it. Refused ones
+// are attempts, which auth reports.
+func (s *Server) signedIn(next http.Handler) http.Handler {
+	if s.cfg.Audit == nil {
+		return next
+	}
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w := wrapped(rw, r)
+		look := r.Clone(r.Context()) // who holds the cookie, whatever is asked
+		look.Method = http.MethodGet
+		look.Header.Del("Authorization")
+		who, known := tenants.Scope{}, false
+		if r.Method == http.MethodDelete {
+			who, known = s.cfg.Guards.Gate.Peek(look)
+		}
+		start := time.Now()
+		next.ServeHTTP(w, r)
+		if w.Status() >= http.StatusBadRequest {
+			return
+		}
+		if r.Method != http.MethodDelete {
+			var made []string
+			for _, c := range (&http.Response{Header: w.Header()}).Cookies() {
+				if c.MaxAge >= 0 && c.Value != "" {
+					made = append(made, c.Name+"="+c.Value)
+				}
+			}
+			look.Header.Set("Cookie", strings.Join(made, "; "))
+			who, known = s.cfg.Guards.Gate.Peek(look)
+		}
+		if !known {
+			return
+		}
+		e := s.entry(w, r.WithContext(auth.WithScope(r.Context(), who)))
+		e.Outcome, e.Bytes, e.Duration = audit.OK, w.BytesWritten(), time.Since(start)
+		s.cfg.Audit.Note(e)
+	})
 }

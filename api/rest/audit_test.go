@@ -87,6 +87,49 @@ func TestWritesAreAudited(t *testing.T) {
 	}
 }
 
+func TestSignInsAreAudited(t *testing.T) {
+	w := newWorld(t)
+	in := w.do("POST", "/t/acme/api/v1/session", "", `{"token":"`+w.admin+`"}`)
+	var view auth.SessionView
+	w.must(json.Unmarshal(in.body, &view))
+	w.do("POST", "/t/acme/api/v1/session", "", `{"token":"`+w.expired+`"}`)
+	w.do("GET", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)})
+	w.do("DELETE", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)}) // without its CSRF token
+	w.do("PUT", "/t/acme/api/v1/nodes/db-1/modules", "", `{"off":[]}`, header{"Cookie", cookieOf(t, in)}, header{auth.CSRFHeader, view.CSRF})
+	out := w.do("DELETE", "/t/acme/api/v1/session", "", "", header{"Cookie", cookieOf(t, in)}, header{auth.CSRFHeader, view.CSRF})
+	if out.StatusCode != 204 {
+		t.Errorf("%d %s", out.StatusCode, out.body)
+	}
+	var got []string
+	for _, e := range w.entries(w.admin, "", 4) {
+		if e.Principal.Kind != tenants.SessionPrincipal || e.Principal.ID != view.Principal || e.Surface != "dashboard" {
+			t.Errorf("%+v", e)
+		}
+		got = append(got, e.Action+" "+string(e.Outcome))
+	}
+	slices.Sort(got)
+	want := []string{"DELETE session ok", "POST session ok", "PUT nodes/{node}/modules ok", "PUT nodes/{node}/modules started"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLimitsAreAudited(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Own = nil
+	w.cfg.Guards.Limiter = auth.NewLimiter(auth.LimitConfig{Policy: func(context.Context, tenants.TenantID) tenants.Policy { return tenants.Policy{PrincipalRate: 2} }})
+	free := w.srv
+	w.srv = New(w.cfg)
+	for range 7 {
+		w.do("GET", "/t/acme/api/v1/nodes", w.read, "")
+	}
+	w.srv = free
+	got := w.entries(w.admin, "outcome=refused", 1)
+	if got[0].Action != "GET nodes" || got[0].Reason != "rate_limited" || got[0].Count != 5 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // deaf is an audit whose database is away.
 type deaf struct {
 	Audit

@@ -153,12 +153,12 @@ func (s *Server) routes() *chi.Mux {
 		known = append(known, g.Limiter.REST)
 	}
 	api := r.With(door...)
-	api.Post(base+"/session", s.signIn)
+	api.With(s.signedIn).Post(base+"/session", s.signIn)
 	api.Get(base+"/session", s.whoAmI)
-	api.Delete(base+"/session", s.signOut)
+	api.With(s.signedIn).Delete(base+"/session", s.signOut)
 	api.Get(base+"/session/providers", s.signInProviders)
 	api.Get(base+"/session/login", s.signInBegin)
-	api.Get(base+"/session/callback", s.signInCallback)
+	api.With(s.signedIn).Get(base+"/session/callback", s.signInCallback)
 
 	read := api.With(known...).With(g.Gate.Require(tenants.Read))
 	read.Get(base+"/overview", s.answer(s.overview))
@@ -212,7 +212,7 @@ func (s *Server) routes() *chi.Mux {
 	own.Get(base+"/tenant", s.answer(s.getTenant))
 	own.Put(base+"/tenant", s.answer(s.setTenant))
 	admin.Delete(base+"/tenant", s.answer(s.deleteTenant))
-	all.With(within(exportTimeout)).With(door...).With(known...).With(g.Gate.Require(tenants.Admin)).Get(base+"/tenant/export", s.exportTenant)
+	all.With(within(exportTimeout)).With(door...).With(known...).With(g.Gate.Require(tenants.Admin), s.recordedAlways(true)).Get(base+"/tenant/export", s.exportTenant)
 
 	r.With(door...).Get("/t/{tenant}/connect", s.connectPage)
 	r.With(door...).Get("/t/{tenant}/connect.json", s.connect)
