@@ -383,6 +383,9 @@ func TestIssuerDown(t *testing.T) {
 			if w.Code != 503 || w.Header().Get("WWW-Authenticate") != "" || w.Header().Get("Retry-After") != "10" || !strings.Contains(w.Body.String(), "issuer_unreachable") || w.Header().Get(ReferenceHeader) == "" {
 				t.Errorf("%s: %d %v %s", what, w.Code, w.Header(), w.Body)
 			}
+			if got := r.seen.take(); len(got) == 0 || got[len(got)-1].Class != string(Unreachable) || got[len(got)-1].Reference != w.Header().Get(ReferenceHeader) || strings.Contains(got[len(got)-1].Received, "dial") {
+				t.Errorf("%s: reported %+v", what, got)
+			}
 		}
 	}
 	other := r.signer.Opaque(t, acmeMCP, "alice", allWords, []string{"acme-sre"}, nil)
