@@ -81,7 +81,7 @@ func (s *Service) CreateToken(ctx context.Context, sc tenants.Scope, spec TokenS
 	if err := sc.Require(tenants.Admin); err != nil {
 		return "", Token{}, err
 	}
-	now := s.now().UTC()
+	now := s.now().UTC().Truncate(time.Microsecond) // as the database keeps it
 	if err := spec.check(now); err != nil {
 		return "", Token{}, err
 	}

@@ -104,7 +104,7 @@ func (s *Service) CreateEnrolToken(ctx context.Context, sc tenants.Scope, spec E
 	if err != nil {
 		return "", EnrolToken{}, fmt.Errorf("read quotas: %w", err)
 	}
-	now := s.now().UTC()
+	now := s.now().UTC().Truncate(time.Microsecond) // as the database keeps it
 	secret, hidden := tenants.MintSecret(tenants.EnrolSecret)
 	tok = EnrolToken{ID: hidden.ID, UsesMax: spec.Uses, UsesLeft: spec.Uses, Labels: spec.Labels, CreatedAt: now, ExpiresAt: now.Add(spec.TTL), CreatedBy: author(sc)}
 	err = s.db.InTenant(ctx, sc.Tenant, func(ctx context.Context, tx pgx.Tx) error {
