@@ -35,7 +35,7 @@ type remote struct {
 func startRemote(t *testing.T, x tenant, idp *authtest.Provider, account string, flags ...string) *remote {
 	t.Helper()
 	home := t.TempDir()
-	cmd := exec.Command("node", append([]string{filepath.Join(clients, "node_modules/.bin/mcp-remote"), x.MCPURL, "--host", "127.0.0.1", "--auth-timeout", "60"}, flags...)...)
+	cmd := exec.Command(pinnedNode, append([]string{filepath.Join(clients, "node_modules/.bin/mcp-remote"), x.MCPURL, "--host", "127.0.0.1", "--auth-timeout", "60"}, flags...)...)
 	// No desktop: the opener asks BROWSER alone, and that does nothing.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "MCP_REMOTE_CONFIG_DIR=" + filepath.Join(home, "auth"), "BROWSER=true"}
 	in, err := cmd.StdinPipe()

@@ -21,8 +21,12 @@ import (
 	"github.com/telltale-dev/telltale/auth/authtest"
 )
 
-// clients holds the pinned npm packages; deploy/deps.sh test installs them.
-const clients = "../../deploy/clients"
+// clients holds the pinned npm packages, pinnedNode runs them; deploy/deps.sh
+// test installs both.
+const (
+	clients    = "../../deploy/clients"
+	pinnedNode = "../../deploy/node/bin/node"
+)
 
 // TestRealClients puts clients that others wrote before a stack: the TypeScript
 // SDKs and the Inspector, in every protocol era that they know, and mcp-remote,
@@ -63,7 +67,7 @@ func node22(t *testing.T, args ...string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", args...)
+	cmd := exec.CommandContext(ctx, pinnedNode, args...)
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
 	var errs bytes.Buffer

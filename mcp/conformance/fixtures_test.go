@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -162,9 +163,14 @@ func asked(res any, err error) (*sdk.CallToolResult, error) {
 	return said("the client answered %s", raw), err
 }
 
+// changeTools changes what the fleet runs, and so the list of tools.
+func (w *world) changeTools(context.Context, *call) (*sdk.CallToolResult, error) {
+	return said("change %d of the fleet", w.fleet.changes.Add(1)), nil
+}
+
 // register adds the fixtures to a server. It is mcp.Config.Extra.
-func register(s *sdk.Server) {
-	for _, t := range append(fixtureTools, roundTools...) {
+func (w *world) register(s *sdk.Server) {
+	for _, t := range slices.Concat(fixtureTools, roundTools, []fixtureTool{{"test_trigger_tool_change", "", w.changeTools}}) {
 		schema := t.schema
 		if schema == "" {
 			schema = `{"type":"object"}`

@@ -14,7 +14,9 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/agent/inspector/all"
@@ -35,15 +37,31 @@ import (
 type world struct {
 	server *httptest.Server // as people reach it
 	door   *httptest.Server // the same with an operator token added
+	fleet  *changingFleet
+}
+
+// changingFleet is a fleet whose nodes run all components, or all but the
+// last. A suite changes it with a fixture: the real one is looked at every
+// three seconds, and the suite waits less.
+type changingFleet struct {
+	names   []string
+	changes atomic.Uint64
+}
+
+func (f *changingFleet) Components(context.Context, tenants.TenantID) (list []string, known bool, err error) {
+	return f.names[:len(f.names)-int(f.changes.Load()%2)], true, nil
 }
 
 func start(t *testing.T) *world {
 	t.Helper()
-	w := &world{}
+	w := &world{fleet: &changingFleet{}}
 	log := slog.New(slog.DiscardHandler)
 	db := dbtest.New(t)
 	reg := &inspector.Registry{}
 	all.Register(reg)
+	for _, c := range reg.Components() {
+		w.fleet.names = append(w.fleet.names, c.Name)
+	}
 	dir, acc := directory.New(db, log, directory.Config{}), access.New(db, log, access.Config{})
 	nodes := fleet.New(db, reg, fleet.Config{Replica: "r1"}, log)
 	windows := metrics.New(db, reg, metrics.Config{}, log)
@@ -65,9 +83,9 @@ func start(t *testing.T) *world {
 	gate := auth.NewGate(site, auth.NewVerifier(dir, auth.NewOperatorTokens(acc, nil, auth.OperatorConfig{})), nil, challenger)
 	fence := auth.NewFence(site)
 	limits := auth.NewLimiter(auth.LimitConfig{Policy: func(context.Context, tenants.TenantID) tenants.Policy { return tenants.Policy{} }})
-	h := fence.Hosts(fence.Origins(gate.Bearer(mcp.New(mcp.Config{Challenger: challenger, Tenants: dir, Log: log, Extra: register,
+	h := fence.Hosts(fence.Origins(gate.Bearer(mcp.New(mcp.Config{Challenger: challenger, Tenants: dir, Log: log, Extra: w.register, ListenLook: 20 * time.Millisecond,
 		Limits: limits, Auditor: record, ClientAddr: site.ClientAddr,
-		Services: mcp.Services{Fleet: nodes, Metrics: windows, Events: found, Tasks: work, Registry: reg}}))))
+		Services: mcp.Services{Fleet: nodes, Metrics: windows, Events: found, Tasks: work, Running: w.fleet, Registry: reg}}))))
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
 	mux.Handle("/t/{tenant}/mcp/", h)
