@@ -77,7 +77,7 @@ func adminTools(s Services) []Tool {
 	if s.Usage != nil {
 		out = append(out, Tool{
 			Name: "tenant_usage", Title: "Tenant usage", Set: adminSet, Scope: tenants.Admin,
-			Description: "What the tenant uses of what it may: nodes, tokens, issuers, members, tasks, events, audit. Use it when something is refused because a quota is full.",
+			Description: "What the tenant uses of what it may: nodes, tokens, issuers, members, active tasks, calls. Use it when something is refused because a quota is full.",
 			Output:      usageAnswer{},
 			Run:         func(ctx context.Context, c Call) (Answer, error) { return tenantUsage(ctx, s.Usage, c) },
 		})
