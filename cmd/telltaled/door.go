@@ -66,7 +66,13 @@ func (a *app) newDoor(cfg *config, sealer *auth.Sealer, record *audit.Service, u
 		}
 		return trust.Policy
 	}})
-	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{"tokens": tokens.Stats, "sessions": d.sessions.Stats}), refusals(d.verifier, d.fence), limited(d.limiter))
+	own.MustRegister(doorCaches(map[string]func() auth.CacheStats{
+		"tokens": tokens.Stats, "sessions": d.sessions.Stats,
+		"signed":  func() auth.CacheStats { return d.oauth.Stats().Signed },
+		"opaque":  func() auth.CacheStats { return d.oauth.Stats().Opaque },
+		"trust":   func() auth.CacheStats { return d.oauth.Stats().Trust },
+		"members": func() auth.CacheStats { return d.oauth.Stats().Members },
+	}), refusals(d.verifier, d.fence), limited(d.limiter), providerCounts(d.oauth, fetch))
 	return d, nil
 }
 

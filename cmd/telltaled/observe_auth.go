@@ -55,3 +55,31 @@ func (c countsBy[L]) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), string(label))
 	}
 }
+
+// providerCounts exposes what the verification of access tokens asks of the
+// tenants' identity providers.
+func providerCounts(o *auth.OAuth, f *auth.Fetcher) prometheus.Collector {
+	desc := prometheus.NewDesc("telltale_auth_issuer_requests_total", "Requests to identity providers, by what was asked and how it ended; refused ones broke a rule of where this server may look.", []string{"what", "result"}, nil)
+	return collectorFunc(func(ch chan<- prometheus.Metric) {
+		s := o.Stats()
+		_, refused := f.Stats()
+		for _, c := range []struct {
+			what      string
+			all, fail uint64
+		}{{"keys", s.KeyFetches, s.KeyFailures}, {"metadata", s.MetadataFetches, s.MetadataFailures}, {"introspection", s.Introspections, s.IntrospectFailures}} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(c.all-min(c.fail, c.all)), c.what, "ok")
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(c.fail), c.what, "failed")
+		}
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(refused), "any", "refused")
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(s.UnknownKids), "unknown_key_id", "not_asked")
+	})
+}
+
+// collectorFunc is a collector that describes nothing beforehand.
+type collectorFunc func(chan<- prometheus.Metric)
+
+// Describe implements prometheus.Collector.
+func (collectorFunc) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (f collectorFunc) Collect(ch chan<- prometheus.Metric) { f(ch) }
