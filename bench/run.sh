@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures speed, size and overhead on this machine and prints one table.
-#   bench/run.sh            about nine minutes
+#   bench/run.sh            about ten minutes
 #   bench/run.sh --short    about four, for development: rougher figures
 # All traffic stays on loopback, or in a network namespace that goes with it. Each part is bounded in time, starts what it
 # needs for itself and removes it again. Ends with 0 unless a part failed or a
@@ -8,10 +8,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-watch=45s rounds=10 round=400ms load=20s questions=3s nodes=1000 calls=30 waiting=100 crashes=20 storm=10s beside=3 third=500ms
+watch=45s rounds=10 round=400ms load=20s questions=3s nodes=1000 calls=30 waiting=100 mixed=10s slices=25 crashes=20 storm=10s beside=3 third=500ms
 case ${1:-} in
   '') ;;
-  --short) watch=20s rounds=5 round=200ms load=5s questions=1s nodes=300 calls=8 waiting=30 crashes=8 storm=4s beside=1 third=200ms ;;
+  --short) watch=20s rounds=5 round=200ms load=5s questions=1s nodes=300 calls=8 waiting=30 mixed=4s slices=8 crashes=8 storm=4s beside=1 third=200ms ;;
   *) echo "usage: bench/run.sh [--short]" >&2; exit 2 ;;
 esac
 
@@ -24,7 +24,7 @@ trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # the database runs as another user and passes through
 results=$work/results
 : >"$results"
-go build -o "$work/bench/" ./bench/agent ./bench/probe ./bench/ingest ./bench/calls ./bench/tasks ./bench/events ./bench/trace
+go build -o "$work/bench/" ./bench/agent ./bench/probe ./bench/ingest ./bench/calls ./bench/connector ./bench/tasks ./bench/events ./bench/trace
 
 postgres=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
 cat <<MACHINE
@@ -64,6 +64,7 @@ part agent 200 --bin bin --for "$watch"
 root probe 'loading the programs in turns' 240 --rounds "$rounds" --round "$round"
 part ingest 200 --bin bin --for "$load"
 part calls 300 --bin bin --for "$questions" -n "$nodes"
+part connector 200 --bin bin --for "$mixed" --slices "$slices"
 part tasks 300 --bin bin --calls "$calls" --n "$waiting"
 root events 'the probe' 200 --bin bin --crashes "$crashes" --storm "$storm"
 root trace 'loading the programs' 300 --rounds "$beside" --round "$third"

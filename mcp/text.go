@@ -118,6 +118,9 @@ func (p *page) String() string { return cleanLines(strings.TrimRight(p.b.String(
 
 // cleanLines is CleanText that keeps line ends.
 func cleanLines(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }) {
+		return s
+	}
 	lines := strings.Split(s, "\n")
 	for i := range lines {
 		lines[i] = inspector.CleanText(lines[i])
@@ -162,6 +165,9 @@ func cleanJSON(in []byte) []byte {
 }
 
 func hiddenRune(r rune) bool {
+	if r < 0x7f {
+		return r < ' '
+	}
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 

@@ -60,5 +60,8 @@ func CleanLabel(s string) (clean string, changed bool) {
 }
 
 func hidden(r rune) bool {
+	if r < 0x7f { // most text, and no look into the tables
+		return r < ' '
+	}
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }

@@ -28,7 +28,9 @@ const (
 	quiet    = 5 * time.Second  // how long the feed alone is measured
 	least    = 20               // calls of one kind, also when they are slow
 	most     = 500
-	tenant   = "acme"
+	// The tenant's quota is not what is measured.
+	perMinute = 10_000_000
+	tenant    = "acme"
 )
 
 func main() {
@@ -57,6 +59,9 @@ func run(ctx context.Context, bin string, nodes int, length time.Duration, only 
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
+	if err := s.Quotas(ctx, tenant, perMinute); err != nil {
+		return err
+	}
 	agents, err := s.Enrol(ctx, tenant, "fleet-", nodes)
 	if err != nil {
 		return err
