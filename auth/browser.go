@@ -99,7 +99,8 @@ func (s *SignIn) providers(r *http.Request) (list []tenants.Issuer, t tenants.Te
 }
 
 // Begin sends the browser to the identity provider that the query names by its
-// id, or to the first one. The query's return is the page to come back to.
+// id, or to the first one. The query's return is the page to come back to; with
+// again=true the provider asks who it is, even if it knows somebody.
 func (s *SignIn) Begin(w http.ResponseWriter, r *http.Request) {
 	if err := s.begin(w, r); err != nil {
 		s.fail(w, r, err)
@@ -138,6 +139,9 @@ func (s *SignIn) begin(w http.ResponseWriter, r *http.Request) error {
 		}
 		if i.Mode == tenants.AudienceResource {
 			q.Set("resource", s.sessions.site.MCP(slug))
+		}
+		if r.URL.Query().Get("again") == "true" {
+			q.Set("prompt", "login") // else a person without a role here would come back as the same one for ever
 		}
 		to.RawQuery = q.Encode()
 		plain, err := json.Marshal(flow)
@@ -282,6 +286,9 @@ func (s *SignIn) exchange(r *http.Request, slug string, i tenants.Issuer, ends E
 func (s *SignIn) fail(w http.ResponseWriter, r *http.Request, err error) {
 	slug, ref := r.PathValue("tenant"), Reference(w)
 	f, ok := errors.AsType[*Failure](err)
+	if fault.Of(err).Reason == string(Unreachable) {
+		f, ok = &Failure{Class: Unreachable, Expected: "an answer of the identity provider", Received: describe(err)}, true
+	}
 	if !ok || tenants.CheckSlug(slug) != nil {
 		s.challenger.Refuse(w, r, slug, err)
 		return

@@ -206,6 +206,13 @@ func TestSignInAtTheProvider(t *testing.T) {
 		t.Errorf("a tenant without an issuer: %s", resp.Status)
 	}
 
+	// The provider asks again only when it is told to.
+	for query, prompt := range map[string]string{"": "", "?again=false": "", "?again=true": "login"} {
+		if to, err := url.Parse(begin(browser{}, "globex", query)); err != nil || to.Query().Get("prompt") != prompt {
+			t.Errorf("%q: prompt in %v, %v; want %q", query, to, err, prompt)
+		}
+	}
+
 	// Answers that belong to no sign-in of this browser.
 	for what, spoil := range map[string]func(browser, *url.URL) string{
 		"another browser":    func(b browser, to *url.URL) string { clear(b); return to.RequestURI() },
@@ -241,6 +248,17 @@ func TestSignInAtTheProvider(t *testing.T) {
 			t.Errorf("return to %q leads to %s", evil, to)
 		}
 	}
+
+	// A provider that is away is told on a page, not as JSON.
+	_, err := here.access.PutIssuer(t.Context(), admins["acme"], access.IssuerSpec{Name: "away", URL: "http://127.0.0.1:1", DashboardClientID: authtest.Dashboard,
+		Roles: []tenants.RoleRule{{Claim: "groups", Value: "x", Scopes: tenants.Read}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an issuer that is away leads to the connect page", func() bool {
+		ref, ok := strings.CutPrefix(browser{}.get(here, "/t/acme/api/v1/session/login").Header.Get("Location"), "/t/acme/connect?reference=")
+		return ok && here.noted[ref].Class == "issuer_unreachable"
+	})
 }
 
 func replace(u *url.URL, key, value string) string {

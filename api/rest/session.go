@@ -97,6 +97,7 @@ func (s *Server) signInBegin(w http.ResponseWriter, r *http.Request) {
 	q := parseParams(r.URL.RawQuery)
 	q.text("issuer")
 	q.text("return")
+	q.oneOf("again", "true", "false")
 	if err := q.done(); err != nil {
 		s.fail(w, r, err)
 		return

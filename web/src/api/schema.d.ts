@@ -4071,6 +4071,8 @@ export interface operations {
                 issuer?: string;
                 /** @description The page of the tenant's dashboard to come back to. */
                 return?: string;
+                /** @description Lets the provider ask who it is, even if it knows somebody in this browser. */
+                again?: boolean;
             };
             header?: never;
             path: {
