@@ -129,7 +129,11 @@ func listTokens(ctx context.Context, s Tokens, c Call) (Answer, error) {
 		if t.LastUsedAt != nil {
 			used = stamp(*t.LastUsedAt)
 		}
-		cells = append(cells, []string{t.Name, t.State, strings.ReplaceAll(strings.Join(t.Scopes, " "), "telltale:", ""), orNone(strings.TrimSpace(labelText(t.NodeLabels) + " " + strings.Join(t.Nodes, " "))), used, t.ID})
+		nodes := strings.TrimSpace(labelText(t.NodeLabels) + " " + strings.Join(t.Nodes, " "))
+		if nodes == "" {
+			nodes = "all"
+		}
+		cells = append(cells, []string{t.Name, t.State, strings.ReplaceAll(strings.Join(t.Scopes, " "), "telltale:", ""), nodes, used, t.ID})
 	}
 	p.table([]string{"NAME", "STATE", "SCOPES", "NODES", "LAST USE", "TOKEN"}, cells)
 	p.truncated(body.Truncated)
@@ -180,7 +184,7 @@ func auditRecent(ctx context.Context, s Audit, c Call) (Answer, error) {
 	}
 	got.Notes = withNote(got.Notes, note)
 	var p page
-	p.line("%s, youngest first", counted(len(got.Entries), "entry"))
+	p.line("%s, youngest first", counted(len(got.Entries), "record"))
 	cells := [][]string{}
 	for _, e := range got.Entries {
 		who := e.Principal.Name
