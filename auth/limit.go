@@ -251,8 +251,8 @@ func (v Verdict) Fault() error {
 		return nil
 	}
 	wait := max(1, seconds(v.RetryAfter))
-	return fault.Newf(fault.Exhausted, "rate_limited", "the %s of %d requests a minute is used up", map[string]string{
-		LimitPrincipal: "quota of this principal", LimitTenant: "quota of this whole tenant",
+	return fault.Newf(fault.Exhausted, "rate_limited", "%s of %d requests a minute is used up", map[string]string{
+		LimitPrincipal: "this principal's quota", LimitTenant: "this whole tenant's quota",
 	}[v.Which], v.Limit).Do(fmt.Sprintf("wait %d s, then repeat the call; ask for more with one call instead of many small ones", wait))
 }
 
