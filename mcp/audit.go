@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -55,16 +56,29 @@ func (h *Handler) ended(t Tool, c caller, raw json.RawMessage, outcome, reason s
 	h.cfg.Auditor.Note(e)
 }
 
+// otherMethod stands for whatever is no method. Refusals fold by their action,
+// so that it must be no text of the caller's: each would be a row.
+const otherMethod = "other method"
+
+// knownMethods are those of both eras that a refusal is recorded under.
+func knownMethods() []string {
+	return append([]string{"initialize", "server/discover", "ping", "tools/list", "tools/call", "resources/list", "resources/templates/list", "resources/read",
+		"prompts/list", "prompts/get", "completion/complete", listenMethod}, handleMethods...)
+}
+
 // turnedAway records a request of a verified caller that reached no tool.
 func (h *Handler) turnedAway(r *http.Request, scope tenants.Scope, reference string, m message, reason string) {
 	if h.cfg.Auditor == nil {
 		return
 	}
-	e := caller{scope: scope, reference: reference, from: h.from(r)}.entry(inspector.CleanText(clip(m.Method, 60)))
+	e := caller{scope: scope, reference: reference, from: h.from(r)}.entry(m.Method)
 	e.Outcome, e.Reason = audit.Refused, reason
-	switch name := inspector.CleanText(clip(m.Name, 80)); {
-	case m.Method == "tools/call":
-		e.Action = name
+	name := inspector.CleanText(clip(m.Name, 80))
+	switch {
+	case m.Method == "tools/call" && find(h.tools, m.Name) != nil:
+		e.Action = m.Name
+	case !slices.Contains(h.methods, m.Method):
+		e.Action, e.Arguments = otherMethod, "{method="+inspector.CleanText(clip(m.Method, 60))+"}"
 	case name != "":
 		e.Arguments = "{name=" + name + "}"
 	}

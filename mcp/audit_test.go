@@ -79,7 +79,7 @@ func TestCallsAreRecorded(t *testing.T) {
 		{"read", toolCall("list_nodes", `{"cursor":7}`), []string{"list_nodes failed invalid_argument"}},
 		{"payloads", toolCall("list_nodes", "{}"), []string{"list_nodes refused insufficient_scope"}},
 		{"payloads", `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"telltale://health"}}`, []string{"resources/read refused insufficient_scope"}},
-		{"read", toolCall("no_such_tool", "{}"), nil},
+		{"read", toolCall("no_such_tool", "{}"), []string{"tools/call refused unknown_tool"}},
 		{"read", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil},
 	} {
 		w.post(t, c.bearer, "", c.body)
@@ -171,5 +171,25 @@ func TestNoSecretIsRecorded(t *testing.T) {
 		if log := w.log.String(); strings.Contains(log, password) || strings.Contains(log, token[20:40]) {
 			t.Fatalf("the log holds a secret: %s", log[max(0, len(log)-1000):])
 		}
+	}
+}
+
+// TestRefusalsFold: what a caller makes up is no action of a record, or each
+// would be a row of its own and crowd out those of others.
+func TestRefusalsFold(t *testing.T) {
+	l := &ledger{}
+	w := start(t, stub{nodes: stubNodes(1)}, func(c *Config) { c.Auditor, c.Limits = l, &fakeLimits{} })
+	for _, method := range []string{"made/up1", "made/up2", "ping"} {
+		w.post(t, "read", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q}`, method))
+	}
+	if d := cmp.Diff([]string{"other method refused rate_limited", "other method refused rate_limited", "ping refused rate_limited"}, l.take()); d != "" {
+		t.Error(d)
+	}
+	w, l = audited(t)
+	for _, name := range []string{"made_up", "list_nodes"} {
+		w.post(t, "payloads~payloads", "", toolCall(name, "{}"))
+	}
+	if d := cmp.Diff([]string{"tools/call refused unknown_tool", "list_nodes refused unknown_tool"}, l.take()); d != "" {
+		t.Error(d)
 	}
 }

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -92,6 +93,8 @@ func (f *feed) run(ctx context.Context, stop <-chan struct{}) {
 	defer pace.Stop()
 	look := time.NewTicker(h.cfg.ListenLook)
 	defer look.Stop()
+	again := time.NewTicker(h.cfg.ListenAgain)
+	defer again.Stop()
 	list := h.allowedNames(c)
 	idle := true // nothing was told since the last tick: the next change is told at once
 	tell := func() {
@@ -126,6 +129,10 @@ func (f *feed) run(ctx context.Context, stop <-chan struct{}) {
 			}
 		case uri := <-moved:
 			pending.tickets[uri] = true
+		case <-again.C:
+			if !f.same(ctx) {
+				return
+			}
 		case <-look.C:
 			list = f.tellList(ctx, list)
 		case <-pace.C:
@@ -135,6 +142,20 @@ func (f *feed) run(ctx context.Context, stop <-chan struct{}) {
 			tell()
 		}
 	}
+}
+
+// same reports whether the caller may still have the stream: its credential is
+// good and gives what it gave, and MCP is on. Its client opens another one if
+// it may.
+func (f *feed) same(ctx context.Context) bool {
+	if f.h.cfg.Again == nil || f.c.request == nil {
+		return true
+	}
+	work, cancel := context.WithTimeout(ctx, shortTask)
+	defer cancel()
+	now, ok := f.h.cfg.Again(f.c.request.WithContext(work))
+	return ok && now.Tenant == f.c.scope.Tenant && now.Granted == f.c.scope.Granted && reflect.DeepEqual(now.Nodes, f.c.scope.Nodes) &&
+		f.h.switchedOff(work, now) == nil
 }
 
 // tellList tells the stream when the caller's list of tools is another one

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/events"
 	"github.com/telltale-dev/telltale/tenants/tasks"
 )
@@ -315,5 +318,46 @@ func TestListChangesAreTold(t *testing.T) {
 		if caps.Tools == nil || caps.Tools.ListChanged != (version == modernVersion) {
 			t.Errorf("%s: capabilities %+v", version, caps.Tools)
 		}
+	}
+}
+
+// TestStreamEndsWithItsCaller: whoever loses the credential, a scope or the
+// nodes that it came with loses the stream, long before its time is over.
+func TestStreamEndsWithItsCaller(t *testing.T) {
+	for name, lose := range map[string]func(*tenants.Scope) bool{
+		"revoked":       func(*tenants.Scope) bool { return false },
+		"fewer scopes":  func(s *tenants.Scope) bool { s.Granted = tenants.Payloads; return true },
+		"fewer nodes":   func(s *tenants.Scope) bool { s.Nodes.Labels = map[string]string{"role": "web"}; return true },
+		"other tenant":  func(s *tenants.Scope) bool { s.Tenant = tenants.NewTenantID(); return true },
+		"MCP went away": func(s *tenants.Scope) bool { s.Slug = "off"; return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lost atomic.Bool
+			looked := make(chan struct{}, 1000)
+			w := start(t, stub{}, func(c *Config) {
+				withBackend(newBackend())(c)
+				c.Tenants = switches{"off": {MCPDisabled: true}}
+				c.ListenAgain = time.Millisecond
+				c.Again = func(r *http.Request) (s tenants.Scope, ok bool) {
+					looked <- struct{}{}
+					s, ok = auth.ScopeFrom(r.Context())
+					if lost.Load() {
+						ok = lose(&s)
+					}
+					return s, ok
+				}
+			})
+			l, ack := w.listen(t, "read", recentURI)
+			if !strings.Contains(ack, "acknowledged") {
+				t.Fatalf("got %s", ack)
+			}
+			for range 3 { // who stays what it was keeps the stream
+				<-looked
+			}
+			lost.Store(true)
+			if m := l.next(); !strings.Contains(m, `"id":7`) {
+				t.Errorf("the end of a stream is its result: %s", m)
+			}
+		})
 	}
 }

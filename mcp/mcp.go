@@ -67,6 +67,10 @@ type Config struct {
 	Limits    Limits                   // calls a minute; nil: no limit
 	Dashboard func(slug string) string // URL of a tenant's dashboard without a slash at its end, for links; nil: the path alone
 
+	// Again verifies the credential of a request once more: a stream of updates
+	// ends as soon as its caller is not what it was. nil: at ListenFor.
+	Again func(*http.Request) (tenants.Scope, bool)
+
 	Auditor    Auditor                        // nil: calls are logged and nothing else
 	ClientAddr func(*http.Request) netip.Addr // for the audit; nil: not recorded
 
@@ -74,9 +78,10 @@ type Config struct {
 	StrictEras  bool          // refuse the requests that mixed-era clients send (mcp.tolerate_mixed_era off)
 	Pulse       time.Duration // silence before a comment on an event stream; zero means 20 s
 	ServerCache int           // servers kept; zero means 512
-	ListenFor   time.Duration // longest life of a stream of updates, so that a revoked caller goes; zero means 15 min
+	ListenFor   time.Duration // longest life of a stream of updates; zero means 15 min
 	ListenPace  time.Duration // least time between two updates of a stream; zero means 1 s
 	ListenLook  time.Duration // time between two looks whether a stream's list of tools changed; zero means 3 s
+	ListenAgain time.Duration // time between two checks whether a stream's caller may still have it; zero means 1 s
 	BodyWithin  time.Duration // a request's body has arrived by then; zero means 15 s
 	Now         func() time.Time
 
@@ -98,6 +103,7 @@ type Handler struct {
 	now     func() time.Time
 	tools   []Tool   // what the server's settings leave
 	names   []string // what a URL may exclude
+	methods []string // that a refusal is recorded under
 	prompts []prompt
 	servers *serverCache
 	stream  *sdk.StreamableHTTPHandler
@@ -124,6 +130,9 @@ func New(cfg Config) *Handler {
 	if cfg.ListenLook <= 0 {
 		cfg.ListenLook = 3 * time.Second
 	}
+	if cfg.ListenAgain <= 0 {
+		cfg.ListenAgain = time.Second
+	}
 	if cfg.BodyWithin <= 0 {
 		cfg.BodyWithin = 15 * time.Second
 	}
@@ -138,7 +147,7 @@ func New(cfg Config) *Handler {
 	}
 	cfg.Services.dashboard = cfg.Dashboard
 	all := toolTable(cfg.Services)
-	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: cfg.offered(all), names: namesOf(all), servers: newServerCache(cfg.ServerCache)}
+	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: cfg.offered(all), names: namesOf(all), methods: knownMethods(), servers: newServerCache(cfg.ServerCache)}
 	if cfg.Services.Events != nil && cfg.Services.Tasks != nil {
 		h.prompts = prompts() // they speak of both
 	}
@@ -175,6 +184,7 @@ type caller struct {
 	runs      runs            // what the fleet leaves
 	limit     *limited        // nil: its requests are not counted
 	acked     <-chan struct{} // of a stream of updates: closed when its subscriptions are in force
+	request   *http.Request   // of a stream of updates: what its credential came with
 }
 
 type callerKey struct{}
@@ -256,8 +266,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := caller{scope: scope, reference: reference, from: h.from(r), modern: modern, handles: modern && msg.Handles, limit: limit, view: v, runs: running}
+	if t := find(h.tools, msg.Name); msg.Method == "tools/call" && h.cfg.Extra == nil && (t == nil || !c.sees(*t)) {
+		h.turnedAway(r, scope, reference, msg, "unknown_tool") // it may be one that the caller may not know
+	}
 	if modern && msg.Method == listenMethod {
 		c.server, c.acked = h.listenServer(c)
+		c.request = r
 	} else {
 		c.server = h.server(c)
 	}

@@ -20,7 +20,7 @@ const (
 	maxTenantStreams    = 64               // of one tenant
 	maxPrincipalStreams = 8                // of one principal
 	streamPulse         = 15 * time.Second // a comment keeps proxies from cutting a silent stream
-	streamRecheck       = 3 * time.Second  // how often the credential is looked at again
+	streamRecheck       = time.Second      // how often the credential is looked at again; with twice this and what auth remembers it, a revocation bites in time
 	streamWrite         = 10 * time.Second // for one message to be taken in
 )
 
@@ -86,7 +86,7 @@ func (s *Server) stream(h func(*call, *sse) error) http.HandlerFunc {
 		defer s.live.leave(tenant, who)
 		ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.StreamLife, errStreamEnd)
 		defer cancel()
-		out := &sse{w: w, allowed: func(ctx context.Context) bool { return s.stillAllowed(r.WithContext(ctx)) }}
+		out := &sse{w: w, allowed: func(ctx context.Context) bool { return s.stillAllowed(r.WithContext(ctx), tenants.Read) }}
 		err := h(&call{w: w, r: r.WithContext(ctx), scope: scope, query: parseParams(r.URL.RawQuery)}, out)
 		switch {
 		case !out.begun && err != nil && r.Context().Err() == nil:
@@ -100,9 +100,9 @@ func (s *Server) stream(h func(*call, *sse) error) http.HandlerFunc {
 }
 
 // stillAllowed asks the gate once more with the request's own credential.
-func (s *Server) stillAllowed(r *http.Request) (ok bool) {
+func (s *Server) stillAllowed(r *http.Request, need tenants.Scopes) (ok bool) {
 	gate := s.cfg.Guards.Gate
-	gate.BearerOrSession(gate.Require(tenants.Read)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true }))).
+	gate.BearerOrSession(gate.Require(need)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true }))).
 		ServeHTTP(discard{http.Header{}}, r)
 	return ok
 }

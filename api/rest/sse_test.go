@@ -183,3 +183,35 @@ func (w *world) find(slug string) tenants.Tenant {
 	w.must(err)
 	return tn
 }
+
+// TestExportEndsWithItsCaller: an export may take minutes, and the one that it
+// is made for may lose the right to it meanwhile.
+func TestExportEndsWithItsCaller(t *testing.T) {
+	allowed := true
+	out := httptest.NewRecorder()
+	e := &exportBody{w: out, slug: "acme", looked: time.Now(), allowed: func() bool { return allowed }}
+	write := func(want error) {
+		t.Helper()
+		if _, err := e.Write([]byte("row\n")); err != want {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	write(nil)
+	e.looked = time.Now().Add(-streamRecheck)
+	write(nil)
+	allowed = false
+	write(nil) // looked at just now
+	e.looked = time.Now().Add(-streamRecheck)
+	write(errExportEnds)
+	if out.Body.String() != "row\nrow\nrow\n" {
+		t.Errorf("it wrote %q", out.Body)
+	}
+}
+
+// TestStreamsFollowRevocations: what a stream adds to the memory of auth, three
+// seconds, stays within the promise.
+func TestStreamsFollowRevocations(t *testing.T) {
+	if worst := 2*streamRecheck + 3*time.Second; worst > tenants.RevocationDelay {
+		t.Errorf("a revocation ends a stream within %s, want %s", worst, tenants.RevocationDelay)
+	}
+}

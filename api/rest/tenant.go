@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -96,7 +97,7 @@ func (s *Server) exportTenant(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	out := &exportBody{w: w, slug: scope.Slug}
+	out := &exportBody{w: w, slug: scope.Slug, looked: time.Now(), allowed: func() bool { return s.stillAllowed(r, tenants.Admin) }}
 	if _, err := s.cfg.Lifecycle.Export(r.Context(), scope, out); err != nil {
 		if !out.begun {
 			s.fail(w, r, err)
@@ -107,18 +108,39 @@ func (s *Server) exportTenant(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// exportBody sets the headers with the first byte.
+// exportWrite is how long a reader may take for one piece of an export: one
+// that takes nothing must not hold a connection of the database.
+const exportWrite = time.Minute
+
+var errExportEnds = errors.New("the caller may not export any more")
+
+// exportBody sets the headers with the first byte, and ends with the
+// credential that it is made for.
 type exportBody struct {
-	w     http.ResponseWriter
-	slug  string
-	begun bool
+	w       http.ResponseWriter
+	slug    string
+	begun   bool
+	looked  time.Time
+	allowed func() bool
 }
 
 func (e *exportBody) Write(b []byte) (int, error) {
+	if time.Since(e.looked) >= streamRecheck {
+		if !e.allowed() {
+			return 0, errExportEnds
+		}
+		e.looked = time.Now()
+		e.within(exportWrite)
+	}
 	if !e.begun {
 		e.begun = true
+		e.within(exportWrite)
 		e.w.Header().Set("Content-Type", "application/x-ndjson")
 		e.w.Header().Set("Content-Disposition", `attachment; filename="`+e.slug+`.ndjson"`)
 	}
 	return e.w.Write(b)
+}
+
+func (e *exportBody) within(limit time.Duration) {
+	_ = http.NewResponseController(e.w).SetWriteDeadline(time.Now().Add(limit)) // a recorder in a test has none
 }

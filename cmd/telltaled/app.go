@@ -164,7 +164,7 @@ func (a *app) callerSide(cfg *config, d door, reg *inspector.Registry, windows *
 		Challenger: d.challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Running: fleet.NewRunning(a.db, reg), Registry: reg,
 			Tokens: a.access, Audit: record, Usage: a.toolUsage(used, log)},
 		ToolSets: cfg.toolSets, ReadOnly: cfg.readOnly, Exclude: cfg.exclude,
-		Limits: d.limiter, Auditor: record, ClientAddr: a.site.ClientAddr,
+		Limits: d.limiter, Again: d.gate.Peek, Auditor: record, ClientAddr: a.site.ClientAddr,
 		Dashboard: func(slug string) string { return a.site.Origin() + "/t/" + slug + "/ui" },
 		Log:       log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
 	}

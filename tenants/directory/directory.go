@@ -11,6 +11,7 @@ package directory
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/telltale-dev/telltale/tenants"
@@ -45,7 +46,8 @@ type Service struct {
 	slugs  *slugCache
 	quotas Quotas
 
-	exports chan struct{} // holds one of each export under way
+	exports   chan struct{} // holds one of each export under way
+	exporting sync.Map      // tenants.TenantID of each
 }
 
 // New makes a Service on a migrated database.

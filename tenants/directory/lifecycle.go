@@ -21,8 +21,8 @@ const (
 	ExportCovers = 24 * time.Hour
 	// eraseEvery is how often deleted tenants are looked for.
 	eraseEvery = 30 * time.Second
-	// maxExports bounds the exports that this replica makes at once: each holds
-	// a connection of the database.
+	// maxExports bounds the exports that this replica makes at once, of which a
+	// tenant has one: each holds a connection of the database.
 	maxExports = 2
 )
 
@@ -117,6 +117,10 @@ func (s *Service) Export(ctx context.Context, sc tenants.Scope, w io.Writer) (Ex
 	if err := ownsTenant(sc); err != nil {
 		return ExportEnd{}, err
 	}
+	if _, busy := s.exporting.LoadOrStore(sc.Tenant, true); busy {
+		return ExportEnd{}, fault.New(fault.Exhausted, "too_many_exports", "this tenant is being exported already").Do("wait until that export has ended")
+	}
+	defer s.exporting.Delete(sc.Tenant)
 	select {
 	case s.exports <- struct{}{}:
 		defer func() { <-s.exports }()

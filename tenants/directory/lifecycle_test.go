@@ -127,6 +127,31 @@ func TestBrokenExportCoversNothing(t *testing.T) {
 	wantFault(t, err, fault.Exhausted, "too_many_exports")
 }
 
+// A tenant has one export at a time, so that it cannot keep the others from
+// theirs.
+func TestOneExportATenant(t *testing.T) {
+	now := time.Now().UTC()
+	w, _ := full(t, &now)
+	tried := false
+	_, err := w.Export(t.Context(), admin(w.acme), writerFunc(func(b []byte) (int, error) {
+		if !tried {
+			tried = true
+			_, err := w.Export(t.Context(), admin(w.acme), &bytes.Buffer{})
+			wantFault(t, err, fault.Exhausted, "too_many_exports")
+			if _, err := w.Export(t.Context(), admin(w.globex), &bytes.Buffer{}); err != nil {
+				t.Errorf("the other tenant: %v", err)
+			}
+		}
+		return len(b), nil
+	}))
+	if err != nil || !tried {
+		t.Fatal(err)
+	}
+	if _, err := w.Export(t.Context(), admin(w.acme), &bytes.Buffer{}); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
