@@ -124,6 +124,14 @@ func (c *cache[V]) drop(key string) {
 	delete(c.flights, key)
 }
 
+// had reports whether there was an answer, however old, that is still held.
+func (c *cache[V]) had(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.known.at[key]
+	return ok
+}
+
 func (c *cache[V]) stats() CacheStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

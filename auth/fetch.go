@@ -67,7 +67,7 @@ func NewFetcher(cfg FetchConfig) *Fetcher {
 			Proxy: nil, DialContext: f.dial, DisableCompression: true, ForceAttemptHTTP2: true,
 			TLSClientConfig:     &tls.Config{RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout: cfg.Timeout, ResponseHeaderTimeout: cfg.Timeout, MaxResponseHeaderBytes: 64 << 10,
-			MaxConnsPerHost: 32, MaxIdleConnsPerHost: 4, MaxIdleConns: 64, IdleConnTimeout: 30 * time.Second,
+			MaxConnsPerHost: 128, MaxIdleConnsPerHost: 4, MaxIdleConns: 64, IdleConnTimeout: 30 * time.Second,
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > fetchRedirects {

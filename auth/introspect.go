@@ -5,13 +5,43 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
-// maxIntrospections bounds the questions about tokens that wait for one issuer.
-const maxIntrospections = 16
+// The questions about tokens that one tenant has at one issuer at once: about
+// tokens that the issuer vouched for before, and about others. Whoever floods a
+// tenant with made-up tokens holds up neither those who are in nor another
+// tenant of the same issuer.
+const (
+	maxAgain = 16
+	maxFirst = 8
+	maxLanes = 4000
+)
+
+// lane is the room for one tenant's questions at one issuer.
+type lane chan struct{}
+
+// lanes is a bounded set of them. One that is pushed out while it is full gets
+// a successor that is empty, so that the bound holds for those in use.
+type lanes struct {
+	mu   sync.Mutex
+	room room[lane]
+}
+
+func (l *lanes) of(key string, size int) lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.room.get(key); e != nil {
+		return e.val
+	}
+	made := make(lane, size)
+	l.room.put(key, made, time.Now())
+	return made
+}
 
 // proveOpaque asks the tenant's issuers that give opaque tokens, in order,
 // until one vouches for the token. An issuer that is down is passed over, but
@@ -28,8 +58,13 @@ func (o *OAuth) proveOpaque(ctx context.Context, t tenants.Tenant, v *trustView,
 			continue
 		}
 		asked = append(asked, i.URL)
-		p, active, err := o.opaque.load(ctx, key+string(i.print[:]), 0, func(ctx context.Context) (proof, bool, error) {
-			return o.introspect(ctx, t, i, bearer)
+		at := key + string(i.print[:])
+		p, active, err := o.opaque.load(ctx, at, 0, func(ctx context.Context) (proof, bool, error) {
+			free := o.lanes.of("first "+t.ID.String()+i.ID, maxFirst)
+			if o.opaque.had(at) {
+				free = o.lanes.of("again "+t.ID.String()+i.ID, maxAgain)
+			}
+			return o.introspect(ctx, t, i, bearer, free)
 		})
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -50,16 +85,15 @@ func (o *OAuth) proveOpaque(ctx context.Context, t tenants.Tenant, v *trustView,
 
 // introspect asks one issuer (RFC 7662). active is false when it does not
 // vouch for the token, whyever.
-func (o *OAuth) introspect(ctx context.Context, t tenants.Tenant, i *issuerView, bearer string) (p proof, active bool, err error) {
-	pr := o.providers.of(i.Issuer)
+func (o *OAuth) introspect(ctx context.Context, t tenants.Tenant, i *issuerView, bearer string, free lane) (p proof, active bool, err error) {
 	select {
-	case pr.slots <- struct{}{}:
-		defer func() { <-pr.slots }()
+	case free <- struct{}{}:
+		defer func() { <-free }()
 	case <-ctx.Done():
 		return proof{}, false, unreachable(i.URL, "is asked about too many tokens at once", ctx.Err())
 	}
 	o.introspections.Add(1)
-	c, err := o.ask(ctx, pr, i.Issuer, bearer)
+	c, err := o.ask(ctx, o.providers.of(i.Issuer), i.Issuer, bearer)
 	if err != nil {
 		o.introspectFails.Add(1)
 		o.log.Warn("introspection failed", "issuer", i.URL, "err", err)

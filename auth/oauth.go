@@ -56,6 +56,7 @@ type OAuth struct {
 	signed    *cache[proof]
 	opaque    *cache[proof]
 	providers providers
+	lanes     lanes
 
 	introspections, introspectFails atomic.Uint64
 }
@@ -71,6 +72,7 @@ func NewOAuth(site *Site, store TrustStore, fetch *Fetcher, opener Opener, cfg O
 		trusts: newCache[trustView](boundTTL(cfg.TTL), 10_000), members: newCache[tenants.Member](boundTTL(cfg.TTL), 10_000),
 		signed: newCache[proof](provenTTL, cfg.MaxCached), opaque: newCache[proof](activeTTL, cfg.MaxCached),
 		providers: providers{fetch: fetch, log: log, room: newRoom[*provider](maxProviders)},
+		lanes:     lanes{room: newRoom[lane](maxLanes)},
 	}
 	o.opaque.noneTTL = inactiveTTL
 	return o

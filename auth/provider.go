@@ -50,8 +50,6 @@ type discovered struct {
 type provider struct {
 	meta *kept[discovered]
 	keys *keySet
-	// slots bounds the introspections that wait for this issuer at once.
-	slots chan struct{}
 }
 
 // providers is a bounded set of them.
@@ -90,7 +88,7 @@ func (p *providers) counts() (n int, keyFetches, keyFails, metaFetches, metaFail
 }
 
 func newProvider(fetch *Fetcher, issuer, jwks string, log *slog.Logger) *provider {
-	p := &provider{slots: make(chan struct{}, maxIntrospections)}
+	p := &provider{}
 	p.meta = &kept[discovered]{floor: discoverFloor, age: discoverAge, get: func(ctx context.Context) (discovered, error) {
 		meta, err := discover(ctx, fetch, issuer)
 		if err != nil {
