@@ -1,56 +1,5 @@
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import type { Browser, BrowserContext, Page } from "playwright-core";
-import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from "vitest";
-import { startBrowser, startStack, type Stack } from "./stack";
-
-let stack: Stack;
-let browser: Browser;
-let context: BrowserContext;
-let page: Page;
-let trouble: string[];
-
-beforeAll(async () => {
-  [stack, browser] = await Promise.all([startStack(), startBrowser()]);
-});
-afterAll(async () => {
-  await browser?.close();
-  await stack?.stop();
-});
-beforeEach(async () => {
-  context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
-  page = await context.newPage();
-  trouble = [];
-  page.on("pageerror", (e) => trouble.push(e.message));
-  page.on("console", (m) => {
-    // The browser itself reports each refused request; those are looked at below.
-    if (m.type() === "error" && !m.text().startsWith("Failed to load resource")) trouble.push(m.text());
-  });
-});
-afterEach(async () => {
-  await context.close();
-  expect(trouble, "errors in the page, a violated content security policy among them").toEqual([]);
-});
-
-const shots = process.env.SCREENSHOTS;
-async function shoot(name: string) {
-  if (shots) await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true });
-}
-
-async function signIn(slug: string, kind = "read") {
-  await page.goto(stack.ready.dashboard_url);
-  await page.getByLabel("Tenant").fill(slug);
-  await page.getByLabel("Operator token").fill(stack.tenant(slug).operator_tokens[kind] ?? "");
-  await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByRole("heading", { name: "Fleet" }).waitFor();
-}
-
-async function rest<T>(slug: string, path: string): Promise<T> {
-  const t = stack.tenant(slug);
-  const r = await fetch(`${t.rest_url}/${path}`, { headers: { Authorization: `Bearer ${t.operator_tokens.read}` } });
-  expect(r.status).toBe(200);
-  return (await r.json()) as T;
-}
+import { expect, it } from "vitest";
+import { accessible, context, page, phone, ready, rest, shoot, signIn, tenant } from "./page";
 
 interface NodePage {
   nodes: { node: string; name: string }[];
@@ -60,21 +9,8 @@ interface Query {
   series: { metric: string; labels: Record<string, string>; start: string; points: (number | null)[] }[];
 }
 
-async function accessible() {
-  const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-  // Run outside the page's own world: its policy allows no foreign script.
-  const found = await page.evaluate(`${axe}; axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.map((v) => v.id + ": " + v.nodes.map((n) => n.target.join(" ")).join(", ")))`);
-  expect(found).toEqual([]);
-}
-
-async function phone(name: string) {
-  await shoot(name);
-  await accessible();
-  expect(await page.evaluate(() => document.documentElement.scrollWidth), "nothing wider than the screen").toBeLessThanOrEqual(390);
-}
-
 it("signs in, shows the node, and charts what REST answers", async () => {
-  await page.goto(stack.ready.dashboard_url);
+  await page.goto(ready.dashboard_url);
   await shoot("sign-in");
   await accessible();
   await signIn("acme");
@@ -137,7 +73,7 @@ it("signs in, shows the node, and charts what REST answers", async () => {
 
 it("keeps every credential out of a script's reach", async () => {
   await signIn("acme");
-  const secret = stack.tenant("acme").operator_tokens.read ?? "";
+  const secret = tenant("acme").operator_tokens.read ?? "";
   const seen = await page.evaluate(() => JSON.stringify([document.cookie, { ...localStorage }, { ...sessionStorage }, document.documentElement.outerHTML]));
   expect(seen).not.toContain(secret);
   const cookies = await context.cookies();
@@ -156,15 +92,15 @@ it("shows a tenant its own nodes only", async () => {
   await table.getByRole("link", { name: own.nodes[0]?.name ?? "?", exact: true }).waitFor();
   const text = await page.locator("body").innerText();
   for (const n of foreign.nodes) expect(text).not.toContain(n.name);
-  await page.goto(`${stack.ready.base_url}/t/globex/ui/nodes/${foreign.nodes[0]?.node}`);
+  await page.goto(`${ready.base_url}/t/globex/ui/nodes/${foreign.nodes[0]?.node}`);
   await page.getByRole("alert").waitFor();
   // Another tenant's pages ask for a sign-in there.
-  await page.goto(`${stack.ready.base_url}/t/acme/ui`);
+  await page.goto(`${ready.base_url}/t/acme/ui`);
   await page.getByRole("heading", { name: "Telltale" }).waitFor();
 });
 
 it("says what is wrong with a token, and ends a session on sign-out", async () => {
-  await page.goto(stack.ready.dashboard_url);
+  await page.goto(ready.dashboard_url);
   await page.getByLabel("Tenant").fill("acme");
   await page.getByLabel("Operator token").fill("tt_wrong");
   await page.keyboard.press("Enter");
@@ -189,6 +125,6 @@ it("says what is wrong with a token, and ends a session on sign-out", async () =
   await page.getByLabel("Operator token").waitFor();
   // The old cookie is worth nothing any more, even when replayed.
   const header = stale.map((c) => `${c.name}=${c.value}`).join("; ");
-  const r = await fetch(`${stack.tenant("acme").rest_url}/session`, { headers: { Cookie: header } });
+  const r = await fetch(`${tenant("acme").rest_url}/session`, { headers: { Cookie: header } });
   expect(r.status).toBe(401);
 });

@@ -13,6 +13,7 @@ export interface Tenant {
   operator_tokens: Record<string, string>;
 }
 export interface Ready {
+  issuer: string;
   base_url: string;
   dashboard_url: string;
   tenants: Tenant[];
@@ -20,7 +21,6 @@ export interface Ready {
 
 export interface Stack {
   ready: Ready;
-  tenant(slug: string): Tenant;
   stop(): Promise<void>;
 }
 
@@ -45,7 +45,7 @@ export async function startStack(): Promise<Stack> {
   await chmod(dir, 0o755);
   const file = join(dir, "ready.json");
   const output: string[] = [];
-  const child: ChildProcess = spawn(join(bin, "telltaled"), ["dev", "--data-dir", join(dir, "data"), "--http", `127.0.0.1:${await freePort()}`, "--grpc", "127.0.0.1:0", "--ready-file", file], {
+  const child: ChildProcess = spawn(join(bin, "telltaled"), ["dev", "--data-dir", join(dir, "data"), "--http", `127.0.0.1:${await freePort()}`, "--grpc", "127.0.0.1:0", "--ready-file", file, "--idp-dir", join(import.meta.dirname, "../../deploy/devidp")], {
     stdio: ["ignore", "pipe", "pipe"],
   });
   child.stdout?.on("data", (d: Buffer) => output.push(d.toString()));
@@ -63,11 +63,6 @@ export async function startStack(): Promise<Stack> {
   const up = ready;
   return {
     ready: up,
-    tenant(slug) {
-      const t = up.tenants.find((x) => x.slug === slug);
-      if (!t) throw new Error(`no tenant ${slug}`);
-      return t;
-    },
     async stop() {
       if (child.exitCode === null) {
         const gone = once(child, "exit");

@@ -63,6 +63,12 @@ async function send<T>(url: string, init: RequestInit, signal?: AbortSignal): Pr
 
 export const get = <T>(tenant: string, path: string, params: Params = {}, signal?: AbortSignal): Promise<T> => send<T>(apiUrl(tenant, path, params), {}, signal);
 
+/** The connector self-test: it answers everybody, administrators more. */
+export function getConnect<T>(tenant: string, reference: string, signal?: AbortSignal): Promise<T> {
+  const query = reference ? `?${new URLSearchParams({ reference })}` : "";
+  return send<T>(`/t/${encodeURIComponent(tenant)}/connect.json${query}`, {}, signal);
+}
+
 export const signIn = (tenant: string, token: string): Promise<Session> =>
   send<Session>(apiUrl(tenant, "session"), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }) });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ago, counted, unknown, value } from "./format";
+import { ago, counted, moment, unknown, value } from "./format";
 
 describe("value", () => {
   it("shows unknown as a dash, never as zero", () => {
@@ -42,4 +42,9 @@ describe("ago", () => {
 
 it("counts in words", () => {
   expect([counted(1, "node"), counted(2, "node"), counted(3, "series", "series")]).toEqual(["1 node", "2 nodes", "3 series"]);
+});
+
+it("shows a moment with its day, and a broken one as unknown", () => {
+  expect(moment("2026-03-04T05:06:07Z")).toMatch(/4/);
+  expect(moment("soon")).toBe(unknown);
 });

@@ -64,5 +64,13 @@ const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2
 /** The time of day of a moment in seconds since 1970, in the reader's zone. */
 export const clock = (at: number, withSeconds = false): string => (withSeconds ? seconds : minutes).format(at * 1000);
 
+const moments = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+/** A moment of the server in the reader's zone, with its day. */
+export const moment = (iso: string): string => {
+  const at = Date.parse(iso);
+  return Number.isNaN(at) ? unknown : moments.format(at);
+};
+
 /** Begins with a capital, unless it begins with code in backticks. */
 export const sentence = (text: string): string => text.slice(0, 1).toUpperCase() + text.slice(1);

@@ -1,51 +1,46 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { useNavigate, useSearchParams } from "react-router";
-import { ApiError, signIn } from "../api/client";
-import { Problem } from "../layout/problem";
+import { Prose } from "../layout/prose";
 import { ThemeSwitch } from "../layout/theme-switch";
 import mark from "../telltale.svg";
-import { tokenAdvice } from "./advice";
+import { recallTenant, recallWanted } from "./last";
+import { isSlug, pageAfter } from "./pages";
+import { ProviderButtons } from "./provider-buttons";
+import { TokenForm } from "./token-form";
+import { useProviders } from "./use-session";
+import { useSettled } from "./use-settled";
 
-const lastTenant = "telltale.tenant";
-
-/** The chooser: a tenant and an operator token, exchanged for a session. */
+/** The chooser: a tenant, and the two ways in. */
 export function SignInPage() {
   const [params] = useSearchParams();
-  const [tenant, setTenant] = useState(params.get("tenant") ?? localStorage.getItem(lastTenant) ?? "");
-  const [token, setToken] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
+  const [typed, setTyped] = useState(params.get("tenant") ?? recallTenant());
+  const tenant = typed.trim();
+  const settled = useSettled(tenant, 300);
   const navigate = useNavigate();
   const queries = useQueryClient();
-  const tokenField = useRef<HTMLInputElement>(null);
+  const tenantField = useRef<HTMLInputElement>(null);
+  const ways = useRef<HTMLElement>(null);
+  const [asked, setAsked] = useState(0);
+  const named = isSlug(settled) ? settled : "";
+  const known = useProviders(named, named !== "").isFetched && settled === tenant;
+  const left = params.has("left");
+  const back = params.get("back") ?? (left ? null : recallWanted(tenant));
+  const elsewhere = pageAfter(tenant, back) !== `/t/${tenant}/ui`;
 
   useEffect(() => {
     document.title = "Sign in · Telltale";
-    if (tenant) tokenField.current?.focus();
-    // eslint-disable-next-line react-hooks/exhaustive-deps -- once, for what the address or the last visit named
   }, []);
 
-  async function submit(e: FormEvent) {
+  // Once the ways in are known the first one has the focus, unless the reader is somewhere else.
+  useEffect(() => {
+    if (known && document.activeElement === document.body) ways.current?.querySelector<HTMLElement>("a, input")?.focus();
+  }, [known, asked]);
+
+  function onward(e: FormEvent) {
     e.preventDefault();
-    setBusy(true);
-    setError(undefined);
-    try {
-      const session = await signIn(tenant.trim(), token.trim());
-      setToken("");
-      localStorage.setItem(lastTenant, session.tenant);
-      queries.clear();
-      queries.setQueryData([session.tenant, "session"], session);
-      const back = params.get("back");
-      // Only an address of this tenant's pages is followed.
-      const own = `/t/${session.tenant}/ui`;
-      await navigate(back === own || back?.startsWith(`${own}/`) ? back : own);
-    } catch (err) {
-      setError(err instanceof ApiError && err.status === 401 ? new ApiError(401, { ...err.problem, next: [tokenAdvice(location.hostname)] }) : (err as Error));
-      tokenField.current?.focus();
-    } finally {
-      setBusy(false);
-    }
+    tenantField.current?.blur();
+    setAsked((n) => n + 1);
   }
 
   return (
@@ -55,20 +50,42 @@ export function SignInPage() {
         <h1>Telltale</h1>
         <p>See why a node misbehaves, from the kernel up.</p>
       </header>
-      <main>
-        <form onSubmit={submit} aria-busy={busy}>
-          <label htmlFor="tenant">Tenant</label>
-          <input id="tenant" name="tenant" required pattern="[a-z0-9\-]{1,40}" title="1 to 40 of a-z, 0-9 and -" autoComplete="organization" autoCapitalize="none" spellCheck={false} placeholder="acme" value={tenant} onChange={(e) => setTenant(e.target.value)} autoFocus={!tenant} />
-          <label htmlFor="token">Operator token</label>
-          <input id="token" name="token" ref={tokenField} required type="password" autoComplete="off" spellCheck={false} placeholder="tt_…" aria-describedby="token-help" value={token} onChange={(e) => setToken(e.target.value)} />
-          <p id="token-help" className="hint">
-            Exchanged for a session on the server. The token is not kept in this browser.
+      <main className="card">
+        {(left || elsewhere) && (
+          <p className="notice" role="status">
+            <Prose text={left ? "you are signed out of Telltale. Your identity provider may still know you." : "sign in to go on to the page you asked for."} />
           </p>
-          {error && <Problem error={error} />}
-          <button type="submit" disabled={busy}>
-            {busy ? "Signing in…" : "Sign in"}
-          </button>
+        )}
+        <form onSubmit={onward}>
+          <label htmlFor="tenant">Tenant</label>
+          <input
+            id="tenant"
+            name="tenant"
+            ref={tenantField}
+            required
+            pattern="[a-z0-9\-]{1,40}"
+            title="1 to 40 of a-z, 0-9 and -"
+            autoComplete="organization"
+            autoCapitalize="none"
+            spellCheck={false}
+            placeholder="acme"
+            value={typed}
+            onChange={(e) => setTyped(e.target.value)}
+            autoFocus={!tenant}
+          />
         </form>
+        <section ref={ways} aria-label="Ways to sign in">
+          <ProviderButtons key={named} tenant={named} stale={settled !== tenant} back={back} again={left || params.has("again")} />
+          <TokenForm
+            tenant={tenant}
+            ready={() => tenantField.current?.reportValidity() ?? false}
+            done={async (session) => {
+              queries.clear();
+              queries.setQueryData([session.tenant, "session"], session);
+              await navigate(pageAfter(session.tenant, back));
+            }}
+          />
+        </section>
       </main>
       <footer>
         <ThemeSwitch />
