@@ -205,3 +205,24 @@ func TestMetadataOfPolicyAndSoleTenant(t *testing.T) {
 		t.Errorf("a sole tenant that is not there: %d", w.Code)
 	}
 }
+
+// A page of another origin, such as an inspector in the browser, learns from
+// its reference id what to do, too.
+func TestAttemptOfAnotherOrigin(t *testing.T) {
+	r := newOAuthRig(t, OAuthConfig{})
+	for path, known := range map[string]bool{"/t/acme/mcp": true, "/t/acme/api/v1/nodes": true, "/t/nobody/mcp": false, "/other": false} {
+		r.seen.take()
+		w := r.do("POST", path, "{}", "Origin", "https://inspector.example\u202e")
+		got := r.seen.take()
+		if w.Code != 403 || (len(got) == 1) != known || len(got) > 1 {
+			t.Errorf("%s: %d, %+v", path, w.Code, got)
+			continue
+		}
+		if known && (got[0].Reference != w.Header().Get(ReferenceHeader) || got[0].Class != "foreign_origin" || got[0].Received != "https://inspector.example" || got[0].Step != tenants.StepRefused) {
+			t.Errorf("%s: %+v", path, got[0])
+		}
+	}
+	if what, next, ok := Origin.Explain(); !ok || what == "" || next == "" {
+		t.Errorf("%q, %q", what, next)
+	}
+}

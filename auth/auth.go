@@ -55,6 +55,9 @@ const (
 	// token. It is answered 503, and reported like a failed check.
 	Unreachable Class = "issuer_unreachable"
 
+	// Origin is no check of a credential: a web page of another origin called.
+	Origin Class = "foreign_origin"
+
 	SignInOver    Class = "sign_in_over"    // an answer to no sign-in that this browser has under way
 	SignInRefused Class = "sign_in_refused" // the identity provider gave no tokens
 )
@@ -89,6 +92,7 @@ var classes = map[Class]struct {
 	NoRole:        {http.StatusForbidden, "no role: the token is good, but its holder has no role in this tenant", "ask an administrator of this tenant for a role or a membership"},
 	SignInOver:    {http.StatusUnauthorized, "sign-in over: this browser has no such sign-in under way", "start the sign-in again, in one window, and finish it within ten minutes"},
 	SignInRefused: {http.StatusUnauthorized, "sign-in refused: the identity provider did not let you in", "start the sign-in again; an administrator of this tenant can see what the provider said"},
+	Origin:        {http.StatusForbidden, "origin: this web origin may not call this server", "add the origin to the allowed origins of this server, or call from outside of a browser"},
 	Unreachable:   {http.StatusServiceUnavailable, "issuer unreachable: the identity provider does not answer, and nothing is known of the token", "try again in 10 seconds; an administrator can run the issuer's test"},
 	Lacking:       {http.StatusForbidden, "scope: the credential lacks a scope that this needs", "ask for a token with that scope, if the role allows it"},
 	NoScope:       {http.StatusForbidden, "no scope: the token holds none of the scopes that its holder may have", "ask the identity provider for the scopes that the challenge names"},

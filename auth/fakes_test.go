@@ -246,7 +246,7 @@ func newRigWith(t testing.TB, cfg SiteConfig, oauth OAuthConfig) *rig {
 	api.Handle("/t/{tenant}/api/v1/nodes", r.gate.BearerOrSession(r.gate.Require(tenants.Read)(echo)))
 	api.Handle("/t/{tenant}/api/v1/act", r.gate.BearerOrSession(r.gate.Require(tenants.Act)(echo)))
 	api.Handle("/t/{tenant}/session", r.sessions.Handler(ch))
-	fence := NewFence(site)
+	fence := NewFence(site).Reporting(r, r.seen)
 	metadata := NewMetadata(site, r, r.oauth).Reporting(r.seen)
 	fenced := fence.Origins(api)
 	r.Handler = fence.Hosts(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {

@@ -24,11 +24,19 @@ var (
 // in front of every API route. The zero counters are ready.
 type Fence struct {
 	site                 *Site
+	attempts             *attempts
 	badHosts, badOrigins atomic.Uint64
 }
 
 // NewFence makes the middleware for a site.
 func NewFence(site *Site) *Fence { return &Fence{site: site} }
+
+// Reporting lets a Fence report the origins that it refuses at a tenant's door
+// to rec. Call it before the first request.
+func (f *Fence) Reporting(lookup TenantLookup, rec Recorder) *Fence {
+	f.attempts = newAttempts(f.site, lookup, rec)
+	return f
+}
 
 // Refused counts the requests refused for their host and for their origin.
 func (f *Fence) Refused() (hosts, origins uint64) { return f.badHosts.Load(), f.badOrigins.Load() }
@@ -59,6 +67,9 @@ func (f *Fence) Origins(next http.Handler) http.Handler {
 		}
 		if len(origins) > 1 || !f.site.originAllowed(origins[0]) {
 			f.badOrigins.Add(1)
+			w.Header().Set("Cache-Control", "no-store")
+			slug, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/t/"), "/")
+			f.attempts.refused(r, slug, Reference(w), &Failure{Class: Origin, Expected: clean(strings.Join(f.site.origins, " "), maxNoted), Received: clean(strings.Join(origins, " "), maxNoted)})
 			problem(w, http.StatusForbidden, fault.New(fault.Denied, "foreign_origin", "this web origin may not call this server").
 				Do("add the origin to the allowed origins"))
 			return

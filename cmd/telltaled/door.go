@@ -52,7 +52,7 @@ func (a *app) newDoor(cfg *config, sealer *auth.Sealer, record *audit.Service, u
 		return door{}, err
 	}
 	tokens := auth.NewOperatorTokens(a.access, uses, auth.OperatorConfig{})
-	d := door{oauth: auth.NewOAuth(a.site, a.access, fetch, sealer, auth.OAuthConfig{}, log), fence: auth.NewFence(a.site)}
+	d := door{oauth: auth.NewOAuth(a.site, a.access, fetch, sealer, auth.OAuthConfig{}, log), fence: auth.NewFence(a.site).Reporting(a.directory, record)}
 	d.verifier = auth.NewVerifier(a.directory, tokens, d.oauth)
 	d.challenger = auth.NewChallenger(a.site, a.directory, d.oauth, log).Reporting(record)
 	d.metadata = auth.NewMetadata(a.site, a.directory, d.oauth).Reporting(record)

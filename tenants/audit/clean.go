@@ -81,13 +81,13 @@ func clip(s string, most int) string {
 }
 
 // secrets are the forms of credentials that can be told from other text: this
-// product's own, also cut short, JSON web tokens and what follows the word
-// Bearer.
-var secrets = regexp.MustCompile(`tt[es]?_[a-z2-7]{10,}[A-Za-z0-9_]*|eyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)*|(?i:(?:bearer|basic)(?:\s|%20|\+)+)[^\s"'\\,;)}\]]+`)
+// product's own, also cut short, JSON web tokens, what follows the word Bearer,
+// and the user and password of a URL.
+var secrets = regexp.MustCompile(`tt[es]?_[a-z2-7]{10,}[A-Za-z0-9_]*|eyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)*|(?i:(?:bearer|basic)(?:\s|%20|\+)+)[^\s"'\\,;)}\]]+|//[^/\s"'?#]*@`)
 
 // Scrub puts a word in the place of whatever looks like a credential.
 func Scrub(s string) string {
-	if !strings.Contains(s, "tt") && !strings.Contains(s, "eyJ") && !containsFold(s, "bearer") && !containsFold(s, "basic") {
+	if !strings.Contains(s, "tt") && !strings.Contains(s, "eyJ") && !containsFold(s, "bearer") && !containsFold(s, "basic") && !strings.Contains(s, "//") {
 		return s
 	}
 	return secrets.ReplaceAllString(s, "[redacted]")

@@ -31,12 +31,12 @@ func TestScrub(t *testing.T) {
 			}
 		}
 	}
-	for _, opaque := range []string{"Authorization: Bearer hunter2-opaque", "BEARER  hunter2-opaque", `{"auth":"Basic aHVudGVyMi1vcGFxdWU="}`} {
+	for _, opaque := range []string{"url=https://user:hunter2@idp.example/x", "https://hunter2@idp.example", `"https://a:hunter2@b"`, "Authorization: Bearer hunter2-opaque", "BEARER  hunter2-opaque", `{"auth":"Basic aHVudGVyMi1vcGFxdWU="}`} {
 		if got := Scrub(opaque); strings.Contains(got, "hunter2") || strings.Contains(got, "aHVud") {
 			t.Errorf("%q → %q", opaque, got)
 		}
 	}
-	for _, plain := range []string{"", "{}", `{node="db-1" duration_s=5}`, "attached bottle", "tt", "the basics", "POST tokens", "eyJ"} {
+	for _, plain := range []string{"", "{}", `{node="db-1" duration_s=5}`, "attached bottle", "tt", "the basics", "POST tokens", "eyJ", "https://idp.example/a@b?c=d@e", "//"} {
 		if got := Scrub(plain); got != plain {
 			t.Errorf("%q → %q", plain, got)
 		}
