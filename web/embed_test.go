@@ -24,6 +24,7 @@ func TestHandler(t *testing.T) {
 	}{
 		{"root", built, "GET", "/", 200, "<title>page", "no-cache"},
 		{"a page of the app", built, "GET", "/t/acme/ui/nodes/x", 200, "<title>page", "no-cache"},
+		{"the self-test of a connector", built, "GET", "/t/acme/connect?reference=x", 200, "<title>page", "no-cache"},
 		{"an asset", built, "GET", "/assets/app-1a.js", 200, "1", "public, max-age=31536000, immutable"},
 		{"a missing asset is no page", built, "GET", "/assets/gone.js", 404, "", ""},
 		{"no way out of the folder", built, "GET", "/assets/../../embed.go", 200, "<title>page", "no-cache"},

@@ -61,9 +61,9 @@ it("explains a refused sign-in by its reference, and shows it to an administrato
   await page.getByRole("heading", { name: "Connector", exact: true }).waitFor();
   const reference = new URL(page.url()).searchParams.get("reference") ?? "";
   expect(new URL(page.url()).pathname).toBe("/t/acme/connect");
-  const verdict = page.getByRole("region", { name: "What went wrong" });
-  await verdict.getByText("No role in this tenant", { exact: true }).waitFor();
-  expect(await verdict.innerText()).toMatch(/no_role[\s\S]*Next: ask an administrator/);
+  const verdict = () => page.getByRole("region", { name: "What went wrong" });
+  await verdict().getByText("No role in this tenant", { exact: true }).waitFor();
+  expect(await verdict().innerText()).toMatch(/no_role[\s\S]*Next: ask an administrator/);
   expect(await page.locator("body").innerText(), "values are for administrators").not.toContain("globex-sre");
   await page.getByText(`${ready.base_url}/t/acme/mcp`, { exact: true }).waitFor();
   expect(await page.getByRole("table").count()).toBe(0);
@@ -72,7 +72,7 @@ it("explains a refused sign-in by its reference, and shows it to an administrato
   // Another account at the same provider, from there.
   await page.getByRole("link", { name: "Sign in as somebody else" }).click();
   await signInAs("erin");
-  await verdict.getByText("No role in this tenant", { exact: true }).waitFor();
+  await verdict().getByText("No role in this tenant", { exact: true }).waitFor();
 
   await fresh();
   await page.goto(`${ready.base_url}/t/acme/connect`);
@@ -99,7 +99,7 @@ it("explains a refused sign-in by its reference, and shows it to an administrato
   await page.getByLabel("Failed only").check();
   expect(await page.locator("tbody[data-reference] .tone-bad").count()).toBe(await page.locator("tbody[data-reference]").count());
   await page.getByRole("link", { name: reference }).click();
-  await verdict.getByText("globex-sre").waitFor();
+  await verdict().locator("code").filter({ hasText: "globex-sre" }).waitFor();
   await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: ready.base_url });
   await page.getByRole("button", { name: "Copy the connector URL" }).click();
   expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(`${ready.base_url}/t/acme/mcp`);

@@ -58,11 +58,11 @@ function Row({ tenant, attempt: a, chosen }: { tenant: string; attempt: Attempt;
           <span className={`badge tone-${stepTone(a.step)}`}>{stepWord(a.step)}</span>
         </td>
         <td>{a.class === "none" ? <span className="hint">{unknown}</span> : classTitle(a.class)}</td>
-        <td>{a.surface}</td>
-        <td className="client" title={a.client}>
+        <td data-label="at">{a.surface}</td>
+        <td className="client" data-label="client" title={a.client}>
           {a.client || unknown}
         </td>
-        <td className="whole">{a.from || unknown}</td>
+        <td className="whole" data-label="from">{a.from || unknown}</td>
         <td>
           <Link to={connectAddress(tenant, a.reference_id)}>
             <code>{a.reference_id}</code>

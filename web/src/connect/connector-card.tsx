@@ -46,7 +46,7 @@ export function ConnectorCard({ connection }: { connection: Schemas["Connection"
                 {!c.name.endsWith("_url") && (
                   <span className="hint">
                     {c.received}
-                    {c.expected && `; wanted: ${c.expected}`}
+                    {!c.ok && c.expected && `; wanted: ${c.expected}`}
                   </span>
                 )}
                 {c.next && (
