@@ -17,7 +17,7 @@ import (
 // TestDev walks the first ten minutes of a newcomer: everything comes up, this
 // machine's traffic shows, and stopping leaves nothing behind.
 func TestDev(t *testing.T) {
-	s := startDev(t, newDataDir(t), nil)
+	s := startDev(t, newDataDir(t), nil, "--idp-dir", idpDir)
 	acme, globex := s.tenant(t, "acme"), s.tenant(t, "globex")
 
 	t.Run("real traffic within 30 s", func(t *testing.T) {

@@ -1,14 +1,9 @@
 package e2e_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"math/rand/v2"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -17,263 +12,205 @@ import (
 	"testing"
 	"time"
 
-	"gopkg.in/yaml.v3"
+	"github.com/telltale-dev/telltale/auth/authtest"
 )
 
-// route is one operation of the OpenAPI file.
-type route struct{ method, path string }
+// secretMark is part of everything that acme's people named themselves. Nobody
+// of globex may ever read it.
+const secretMark = "acmes-own-7q"
 
-// tenantRoutes reads every operation below a tenant from the contract, so that
-// a new one is walked without being listed here.
-func tenantRoutes(t *testing.T) []route {
-	t.Helper()
-	b, err := os.ReadFile("../../api/rest/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var doc struct {
-		Paths map[string]map[string]any `yaml:"paths"`
-	}
-	if err := yaml.Unmarshal(b, &doc); err != nil {
-		t.Fatal(err)
-	}
-	var out []route
-	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
-		if !strings.HasPrefix(path, "/t/{tenant}/") {
-			continue
-		}
-		for _, m := range []string{"get", "post", "put", "delete", "patch"} {
-			op, ok := doc.Paths[path][m].(map[string]any)
-			if _, open := op["security"]; ok && !open { // one that is open to all names no credential
-				out = append(out, route{strings.ToUpper(m), path})
-			}
-		}
-	}
-	if len(out) < 8 {
-		t.Fatalf("only %d routes in the contract: is this the right file?", len(out))
-	}
-	return out
+// intruder walks acme's doors with what globex has, and globex's doors with
+// acme's ids.
+type intruder struct {
+	t            *testing.T
+	s            *stack
+	acme, globex tenant
+	target       node              // of acme's, named with the mark
+	ids          map[string]string // acme's objects by the name of their path parameter
+	reference    string            // of a refusal at acme
+	cursors      map[string]string // of acme's lists by the last word of their path
+	words        []*regexp.Regexp  // what globex must not read
+	mine         map[string]cred   // credentials of globex
 }
 
-// tenantsNeverMeet walks every route and every tool with globex's credentials:
-// at acme's addresses they are worth nothing, and acme's ids do not exist
-// under globex's own.
+// cred is one way to be somebody.
+type cred struct {
+	bearer string
+	header []string // instead of a bearer: a session
+	scopes []string // short names
+}
+
+func (c cred) has(scope string) bool { return scope == "" || slices.Contains(c.scopes, scope) }
+
+// tenantsNeverMeet walks every route, tool, resource and stream with each of
+// globex's credentials: at acme's addresses they are worth nothing, and acme's
+// ids do not exist under globex's own. Then it looks that acme lost nothing.
 func tenantsNeverMeet(t *testing.T, s *stack, acme, globex tenant) {
-	secretWords := []*regexp.Regexp{}
-	for _, n := range nodes(t, acme) {
-		for _, w := range []string{n.Node, n.Name} {
-			secretWords = append(secretWords, regexp.MustCompile(`\b`+regexp.QuoteMeta(w)+`\b`))
-		}
+	if s.Issuer == nil {
+		t.Fatal("no identity provider: deploy/deps.sh test installs it")
 	}
-	own := nodes(t, globex)
-	if len(own) != 1 {
+	w := &intruder{t: t, s: s, acme: acme, globex: globex, ids: map[string]string{}, cursors: map[string]string{}, mine: map[string]cred{}}
+	w.plant()
+	w.arm(authtest.At(*s.Issuer, s.BaseURL))
+	if own := nodes(t, globex); len(own) != 1 {
 		t.Errorf("globex sees %d nodes, want its one simulated node", len(own))
 	}
-	target := nodes(t, acme)[0]
-	ticket, event := acmeEvidence(t, s, acme)
-	for _, w := range []string{ticket, event} {
-		secretWords = append(secretWords, regexp.MustCompile(`\b`+w+`\b`))
-	}
-	clean := func(what string, a answer, asked ...string) {
-		t.Helper()
-		text := a.body + fmt.Sprint(a.header)
-		for _, w := range asked { // an answer may repeat what it was asked
-			text = strings.ReplaceAll(text, w, "")
-		}
-		for _, w := range secretWords {
-			if w.MatchString(text) {
-				t.Errorf("%s shows %s of acme: %s", what, w, a.body)
-			}
+	t.Run("routes", func(t *testing.T) { w.t = t; w.routes() })
+	t.Run("tools", func(t *testing.T) { w.t = t; w.tools() })
+	t.Run("resources and streams", func(t *testing.T) { w.t = t; w.resources(); w.streams() })
+	t.Run("doors", func(t *testing.T) { w.t = t; w.doors(authtest.At(*s.Issuer, s.BaseURL)) })
+	w.t = t
+	for _, path := range []string{"/issuers/" + w.ids["issuer"], "/members/" + w.ids["member"], "/tasks/" + w.ids["ticket"], "/events/" + w.ids["event"], "/nodes/" + w.ids["node"], "/tenant"} {
+		if a := call(t, http.MethodGet, acme.RESTURL+path, acme.Tokens["admin"], ""); a.status != http.StatusOK || strings.Contains(a.body, `"suspended":true`) {
+			t.Errorf("acme's own %s after the walk: %d %s", path, a.status, a.body)
 		}
 	}
-
-	fill := strings.NewReplacer("{node}", target.Node, "{ticket}", ticket, "{event}", event)
-	for _, r := range tenantRoutes(t) {
-		path := fill.Replace(r.path)
-		query, body, needed := "", "", ""
-		switch {
-		case strings.HasSuffix(path, "/metrics/summary"):
-			query = "?module=network&node=" + target.Node
-		case strings.HasSuffix(path, "/metrics/query"):
-			query = "?metrics=network.tcp_closes&node=" + target.Node
-		case strings.HasSuffix(path, "/events"):
-			query = "?node=" + target.Node
-		case r.method == http.MethodPost && strings.HasSuffix(path, "/tasks"):
-			needed, body = "diagnose", fmt.Sprintf(`{"kind":"trace_slow_io","node":%q,"arguments":{"duration_s":1}}`, target.Node)
-		case r.method == http.MethodDelete && r.path != path:
-			needed = "diagnose"
-		case r.method == http.MethodPut:
-			needed, body = "admin", `{"off":["network"]}`
-		case r.method == http.MethodPost:
-			body = fmt.Sprintf(`{"token":%q}`, globex.Tokens["admin"])
-		}
-		for kind, token := range globex.Tokens {
-			at := s.BaseURL + strings.Replace(path, "{tenant}", "acme", 1) + query
-			a := call(t, r.method, at, token, body, "Content-Type", "application/json")
-			if a.status != http.StatusUnauthorized {
-				t.Errorf("%s %s with globex's %s token: %d, want 401: %s", r.method, at, kind, a.status, a.body)
-			}
-			clean(r.method+" "+at, a, target.Node, ticket, event)
-			if r.path == path && query == "" && needed == "" {
-				continue
-			}
-			at = s.BaseURL + strings.Replace(path, "{tenant}", "globex", 1) + query
-			a = call(t, r.method, at, token, body, "Content-Type", "application/json")
-			if want := http.StatusNotFound; a.status != want && (a.status != http.StatusForbidden || needed == "" || kind == needed) {
-				t.Errorf("%s %s with globex's %s token: %d, want %d: %s", r.method, at, kind, a.status, want, a.body)
-			}
-			clean(r.method+" "+at, a, target.Node, ticket, event)
-		}
-	}
-	for _, path := range []string{"/overview", "/nodes", "/events", "/tasks"} {
-		clean(path, call(t, "GET", globex.RESTURL+path, globex.Tokens["read"], ""))
-	}
-	if stream := listen(t, globex, 1500*time.Millisecond); strings.Contains(stream.body, "event: event") {
-		t.Errorf("globex has no events, and its stream shows: %s", stream.body)
-	}
-
-	for kind, token := range globex.Tokens {
-		a := call(t, "POST", acme.MCPURL, token, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, mcpHeaders...)
-		if a.status != http.StatusUnauthorized {
-			t.Errorf("MCP of acme with globex's %s token: %d, want 401", kind, a.status)
-		}
-		clean("MCP of acme", a)
-	}
-	names := tools(t, globex, "read")
-	random := rand.New(rand.NewPCG(1, 2))
-	arguments := []map[string]any{
-		{"node": target.Node}, {"node": target.Name}, {"selector": map[string]string{"environment": "dev"}}, {},
-		{"event_id": event}, {"ticket_id": ticket}, {"refusal": "feature_off", "node": target.Node},
-		{"cursor": "AAAA"}, {"search": target.Name[:1]}, {"limit": 1_000_000_000},
-	}
-	for _, name := range names {
-		for range 20 {
-			args := map[string]any{"module": "network", "metrics": []string{"network.tcp_closes"}}
-			maps.Copy(args, arguments[random.IntN(len(arguments))])
-			// Keep what the tool knows, so that some calls get far.
-			for _, drop := range [][]string{nil, {"module"}, {"metrics"}, {"module", "metrics"}} {
-				trial := maps.Clone(args)
-				for _, d := range drop {
-					delete(trial, d)
-				}
-				raw, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": map[string]any{"name": name, "arguments": trial}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				a := call(t, "POST", globex.MCPURL, globex.Tokens["read"], string(raw), mcpHeaders...)
-				clean("tool "+name, a, target.Node, target.Name, event, ticket)
-				if a.status >= 500 {
-					t.Errorf("tool %s with %v: %d %s", name, trial, a.status, a.body)
-				}
-			}
-		}
-	}
-	foreignEvidence(t, globex, target, ticket, event, clean)
-	out, code := telltale(t, globex, "read", "call", "get_node", fmt.Sprintf(`{"node":%q}`, target.Node))
-	if code != 1 || !strings.Contains(out, "NOT_FOUND") && !strings.Contains(out, "no node") {
-		t.Errorf("get_node of acme's node as globex: exit %d: %s", code, out)
+	if a := call(t, http.MethodGet, acme.RESTURL+"/tokens?limit=200", acme.Tokens["admin"], ""); strings.Count(a.body, `"revoked_at"`) > 0 {
+		t.Errorf("a token of acme's was revoked: %s", a.body)
 	}
 }
 
-var mcpHeaders = []string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream"}
-
-// acmeEvidence makes a task and an event of acme's that globex must not see,
-// and more events for as long as the test lasts.
-func acmeEvidence(t *testing.T, s *stack, acme tenant) (ticket, event string) {
-	t.Helper()
-	cmd := exec.Command(filepath.Join(bin, "telltale-agent"), "simulate", "--n", "1", "--prefix", "secret-", "--events-per-min", "300",
-		"--server", s.GRPCAddr, "--ca", s.CAFile, "--token", acme.EnrolToken, "--dir", t.TempDir())
+// plant makes one of everything for acme.
+func (w *intruder) plant() {
+	t, acme := w.t, w.acme
+	cmd := exec.Command(filepath.Join(bin, "telltale-agent"), "simulate", "--n", "2", "--prefix", secretMark+"-", "--events-per-min", "300",
+		"--server", w.s.GRPCAddr, "--ca", w.s.CAFile, "--token", acme.EnrolToken, "--dir", t.TempDir())
 	start(t, cmd)
-	s.await(30*time.Second, "a task of acme's", func() bool {
-		_, doc := startTask(t, acme, "trace_slow_io", "secret-0001", map[string]any{"duration_s": 1})
-		ticket = doc.Ticket
+	name := secretMark + "-0001"
+	w.s.await(30*time.Second, "a task of acme's", func() bool {
+		_, doc := startTask(t, acme, "trace_slow_io", name, map[string]any{"duration_s": 1})
+		w.ids["ticket"] = doc.Ticket
 		return doc.Status == "COMPLETED"
 	})
-	s.await(20*time.Second, "an event of acme's", func() bool {
+	w.s.await(20*time.Second, "two events of acme's", func() bool {
 		var page struct{ Events []eventDoc }
-		rest(t, acme, "read", http.MethodGet, "/events?limit=1&node=secret-0001", nil, &page)
-		if len(page.Events) == 1 {
-			event = page.Events[0].ID
+		rest(t, acme, "read", http.MethodGet, "/events?limit=2&node="+name, nil, &page)
+		if len(page.Events) > 0 {
+			w.ids["event"] = page.Events[0].ID
 		}
-		return event != ""
+		return len(page.Events) == 2
 	})
-	return ticket, event
-}
-
-// listen reads a tenant's stream of events for a while.
-func listen(t *testing.T, x tenant, lasts time.Duration) (a answer) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), lasts)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, x.RESTURL+"/events/stream", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+x.Tokens["read"])
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body) // until the time is over
-	if resp.StatusCode != http.StatusOK {
-		t.Errorf("the stream of events: %d %s", resp.StatusCode, b)
-	}
-	return answer{resp.StatusCode, resp.Header, string(b)}
-}
-
-// foreignEvidence asks with globex's strongest hand for what is acme's: every
-// diagnose tool, every resource.
-func foreignEvidence(t *testing.T, globex tenant, target node, ticket, event string, clean func(string, answer, ...string)) {
-	read := tools(t, globex, "read")
-	checks := []func(){}
-	for _, name := range tools(t, globex, "diagnose") {
-		if slices.Contains(read, name) {
-			continue
+	for _, n := range nodes(t, acme) {
+		if n.Name == name {
+			w.target = n
 		}
-		checks = append(checks, func() {
-			for _, args := range []map[string]any{
-				{"node": target.Node, "duration_s": 1}, {"node": target.Name}, {"ticket_id": ticket},
-				{"ticket_id": ticket, "row": 0, "kind": "slow_io"}, {"selector": map[string]string{"environment": "dev"}, "duration_s": 1},
-			} {
-				a := tool(t, globex, "diagnose", name, args)
-				clean("tool "+name, answer{a.status, nil, a.text + sprintJSON(a.body)}, target.Node, target.Name, ticket)
-				if !a.isError && args["selector"] == nil {
-					t.Errorf("%s with %v succeeds for globex: %s", name, args, a.text)
-				}
-			}
-		})
+		w.secret(n.Node) // this machine's name is no secret: servers call themselves by it, too
 	}
-	if len(checks) < 8 {
-		t.Errorf("globex has only %d diagnose tools", len(checks))
+	w.ids["node"] = w.target.Node
+
+	issuers, _ := w.list("/issuers", "issuers")
+	w.ids["issuer"] = issuers[0]["id"].(string)
+	w.ids["member"] = w.make("/members", map[string]any{"issuer_id": w.ids["issuer"], "subject": secretMark + "-somebody", "name": secretMark + " member", "scopes": []string{"telltale:read"}}, "")
+	w.make("/members", map[string]any{"issuer_id": w.ids["issuer"], "subject": secretMark + "-else", "scopes": []string{"telltale:read"}}, "")
+	w.ids["token"] = w.make("/tokens", map[string]any{"name": secretMark + " token", "scopes": []string{"telltale:read"}, "nodes": map[string]any{"ids": []string{w.target.Node}}}, "token")
+	w.ids["enrol_token"] = w.make("/enrol-tokens", map[string]any{"labels": map[string]string{"team": secretMark}}, "enrol_token")
+	refused := call(t, http.MethodGet, acme.RESTURL+"/nodes", "tt_nonsense", "")
+	w.reference = refused.header.Get("Telltale-Reference")
+	for path, member := range map[string]string{"nodes": "nodes", "events": "events", "tasks": "tasks", "audit": "entries", "tokens": "tokens", "enrol-tokens": "enrol_tokens", "members": "members"} {
+		if path == "tasks" {
+			startTask(t, acme, "trace_slow_io", name, map[string]any{"duration_s": 1})
+		}
+		_, cursor := w.list("/"+path+"?limit=1", member)
+		if cursor == "" {
+			t.Errorf("acme's %s have no second page", path)
+		}
+		w.cursors[path] = cursor
 	}
-	together(checks...)
-	for _, uri := range []string{"telltale://nodes/" + target.Node, "telltale://tasks/" + ticket, "telltale://events/" + event + "/context", "telltale://events/recent", "telltale://health"} {
-		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
-		clean(uri, call(t, http.MethodPost, globex.MCPURL, globex.Tokens["diagnose"], body, mcpHeaders...), target.Node, ticket, event)
+	for _, id := range w.ids {
+		w.secret(id)
+	}
+	w.secret(w.reference)
+	w.words = append(w.words, regexp.MustCompile(secretMark))
+}
+
+func (w *intruder) secret(words ...string) {
+	for _, s := range words {
+		w.words = append(w.words, regexp.MustCompile(`\b`+regexp.QuoteMeta(s)+`\b`))
 	}
 }
 
-// tools lists the names that a tenant's token of one kind sees.
-func tools(t *testing.T, x tenant, kind string) []string {
+// list reads a page of acme's as its administrator.
+func (w *intruder) list(path, member string) ([]map[string]any, string) {
+	w.t.Helper()
+	var page map[string]any
+	if status := rest(w.t, w.acme, "admin", http.MethodGet, path, nil, &page); status != http.StatusOK {
+		w.t.Fatalf("%s: %d %v", path, status, page)
+	}
+	var rows []map[string]any
+	for _, r := range page[member].([]any) {
+		rows = append(rows, r.(map[string]any))
+	}
+	cursor, _ := page["next_cursor"].(string)
+	if cut, ok := page["truncated"].(map[string]any); ok && cursor == "" {
+		cursor, _ = cut["next_cursor"].(string)
+	}
+	return rows, cursor
+}
+
+// make creates something of acme's and returns its id.
+func (w *intruder) make(path string, body map[string]any, within string) string {
+	w.t.Helper()
+	var made map[string]any
+	status := rest(w.t, w.acme, "admin", http.MethodPost, path, body, &made)
+	if inner, ok := made[within].(map[string]any); ok {
+		made = inner
+	}
+	id, _ := made["id"].(string)
+	if status != http.StatusCreated || id == "" {
+		w.t.Fatalf("POST %s: %d %v", path, status, made)
+	}
+	return id
+}
+
+// arm collects every kind of credential that globex's people can have.
+func (w *intruder) arm(idp *authtest.Provider) {
+	t := w.t
+	for kind, token := range w.globex.Tokens {
+		w.mine["operator "+kind] = cred{bearer: token, scopes: []string{"read", kind}}
+	}
+	const scope = "telltale:read telltale:diagnose telltale:admin"
+	w.mine["carol"] = cred{bearer: idp.Token(t, authtest.Carol, "", scope, w.globex.MCPURL), scopes: []string{"read", "diagnose"}}
+	w.mine["dana"] = cred{bearer: idp.Token(t, authtest.Dana, "", scope, w.globex.MCPURL), scopes: []string{"read", "diagnose", "admin"}}
+	w.mine["session"] = cred{header: session(t, w.globex, "admin"), scopes: []string{"read", "admin"}}
+}
+
+// session signs in to the dashboard with an operator token and returns the
+// headers of a write with that session.
+func session(t *testing.T, x tenant, kind string) []string {
 	t.Helper()
-	a := call(t, "POST", x.MCPURL, x.Tokens[kind], `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, mcpHeaders...)
-	_, data, ok := strings.Cut(a.body, "data: ")
-	if !ok {
-		data = a.body
+	a := call(t, http.MethodPost, x.RESTURL+"/session", "", fmt.Sprintf(`{"token":%q}`, x.Tokens[kind]), "Content-Type", "application/json")
+	csrf := regexp.MustCompile(`"csrf":"([^"]+)"`).FindStringSubmatch(a.body)
+	cookie, _, _ := strings.Cut(a.header.Get("Set-Cookie"), ";")
+	if a.status != http.StatusCreated || csrf == nil || cookie == "" {
+		t.Fatalf("sign in at %s: %d %v %s", x.Slug, a.status, a.header, a.body)
 	}
-	var got struct {
-		Result struct{ Tools []struct{ Name string } }
+	return []string{"Cookie", cookie, "Telltale-CSRF", csrf[1]}
+}
+
+// send makes one request as one of globex.
+func (w *intruder) send(c cred, method, url, body string, more ...string) answer {
+	w.t.Helper()
+	return call(w.t, method, url, c.bearer, body, slices.Concat([]string{"Content-Type", "application/json"}, c.header, more)...)
+}
+
+// clean looks for what is acme's in an answer. It may repeat what it was asked.
+func (w *intruder) clean(what string, a answer, asked ...string) {
+	w.t.Helper()
+	text := a.body + fmt.Sprint(a.header)
+	slices.SortFunc(asked, func(a, b string) int { return len(b) - len(a) })
+	for _, s := range asked {
+		text = strings.ReplaceAll(text, s, "")
 	}
-	if err := json.Unmarshal([]byte(strings.TrimSpace(data)), &got); err != nil {
-		t.Fatalf("tools/list: %d %v: %s", a.status, err, a.body)
+	for _, word := range w.words {
+		if word.MatchString(text) {
+			at := word.FindStringIndex(text)[0]
+			w.t.Errorf("%s shows %s of acme: %d …%.300s", what, word, a.status, text[max(0, at-150):])
+		}
 	}
-	names := []string{}
-	for _, x := range got.Result.Tools {
-		names = append(names, x.Name)
-	}
-	if len(names) < 5 {
-		t.Fatalf("tools: %v", names)
-	}
-	return names
+}
+
+// known are the words of acme's that globex's people have sent, and that their
+// own audit may therefore hold.
+func (w *intruder) known() []string {
+	return append(slices.Collect(maps.Values(w.ids)), w.target.Name, w.reference, secretMark+"-somebody")
 }
