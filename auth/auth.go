@@ -76,7 +76,7 @@ var classes = map[Class]struct {
 	Revoked:     {http.StatusUnauthorized, "revoked: the credential was withdrawn", "ask an administrator of this tenant for a new token"},
 	WrongTenant: {http.StatusUnauthorized, "unknown: the credential is not known here", "ask an administrator of this tenant for a token"},
 	Network:     {http.StatusUnauthorized, "network: the credential is not accepted from this address", "call from a network that the token is made for"},
-	Suspended:   {http.StatusForbidden, "the tenant is suspended", "ask the operator of this server"},
+	Suspended:   {http.StatusForbidden, "the tenant is suspended", "an administrator of this tenant can resume it over REST, unless the operator of this server suspended it"},
 	CSRF:        {http.StatusForbidden, "csrf: a write with a session needs the session's CSRF token", "send the CSRF token of the session in the header " + CSRFHeader},
 
 	IssuerUnknown: {http.StatusUnauthorized, "issuer: the token's issuer is not trusted by this tenant", "sign in at the identity provider that the resource metadata names"},

@@ -134,6 +134,9 @@ func (s *Service) shape(i tenants.Issuer, spec IssuerSpec) (tenants.Issuer, erro
 		return i, err
 	}
 	switch {
+	case spec.ClientSecret == nil && i.SealedSecret != nil && spec.IntrospectionURL != i.IntrospectionURL:
+		// Whoever chooses where a secret is sent could otherwise read it there.
+		return i, fault.Bad("client_secret", "a kept client secret is not sent to another introspection URL").Do("give the client secret again, or an empty one to remove it")
 	case spec.ClientSecret == nil:
 	case *spec.ClientSecret == "":
 		i.SealedSecret = nil

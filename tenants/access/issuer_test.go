@@ -96,6 +96,13 @@ func TestIssuerRoundTrip(t *testing.T) {
 	if again := w.put(t, w.acme, spec); again.ID != made.ID || !again.UpdatedAt.After(made.UpdatedAt) || !again.CreatedAt.Equal(made.CreatedAt) || again.Name != "Other" {
 		t.Errorf("changed: %+v", again)
 	}
+	// Who does not know the secret cannot have it sent to a place of his own.
+	theirs := spec
+	theirs.IntrospectionURL = "https://thief.example/introspect"
+	_, err = w.UpdateIssuer(t.Context(), w.acme, made.ID, theirs, nil)
+	wantFault(t, err, fault.Invalid, "invalid_argument")
+	_, err = w.DraftIssuer(t.Context(), w.acme, theirs)
+	wantFault(t, err, fault.Invalid, "invalid_argument")
 	_, err = w.CreateIssuer(t.Context(), w.acme, spec)
 	wantFault(t, err, fault.Conflict, "issuer_exists")
 	spec.ClientSecret = secretOf("")

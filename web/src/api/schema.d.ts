@@ -1915,7 +1915,7 @@ export interface components {
             /** @description Absent is discovered. */
             introspection_url?: string;
             client_id?: string;
-            /** @description Stored encrypted and never shown. Absent keeps what there is; an empty one removes it. */
+            /** @description Stored encrypted and never shown. Absent keeps what there is, unless introspection_url changes; an empty one removes it. */
             client_secret?: string;
             dashboard_client_id?: string;
             /**
