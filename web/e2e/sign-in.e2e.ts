@@ -16,7 +16,7 @@ it("signs people in at their identity provider, and out", async () => {
   await signInAs("alice");
   await fleet();
   const who = page.getByRole("button", { name: /^Signed in as Alice/ });
-  expect(await who.innerText()).toContain("demo identity provider · read, payloads, diagnose, act, approve");
+  await who.getByText("demo identity provider · read, payloads, diagnose, act, approve").waitFor();
   await who.click();
   await page.getByRole("group", { name: "Who is signed in" }).getByText("telltale:approve").waitFor();
   await shoot("who");

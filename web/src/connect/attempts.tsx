@@ -59,7 +59,7 @@ function Row({ tenant, attempt: a, chosen }: { tenant: string; attempt: Attempt;
         </td>
         <td>{a.class === "none" ? <span className="hint">{unknown}</span> : classTitle(a.class)}</td>
         <td data-label="at">{a.surface}</td>
-        <td className="client" data-label="client" title={a.client}>
+        <td className="client" data-label="client">
           {a.client || unknown}
         </td>
         <td className="whole" data-label="from">{a.from || unknown}</td>

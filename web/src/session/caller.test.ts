@@ -15,3 +15,4 @@ it("names the provider's host where there are several", () =>
   ).toEqual({ name: "alice", by: "id.example", person: true }));
 it("reads escaped parts", () => expect(caller(session("odd%7Cissuer|a%2525|c", "")).name).toBe("a%25"));
 it("shortens scopes", () => expect([scopeWord("telltale:read"), scopeWord("openid")]).toEqual(["read", "openid"]));
+it("names no host while the providers are not known", () => expect(caller(session("https://id.example|alice|web", "Alice")).by).toBe("identity provider"));

@@ -11,13 +11,13 @@ export interface Caller {
   person: boolean;
 }
 
-/** A person's principal is issuer|subject|client; a token's session has a plain id. */
-export function caller(session: Session, providers: Providers = []): Caller {
+/** A person's principal is issuer|subject|client; a token's session has a plain id. Without providers they are not known yet. */
+export function caller(session: Session, providers?: Providers): Caller {
   const parts = session.principal.split("|").map(whole);
   if (parts.length !== 3) return { name: session.name || "unnamed token", by: "operator token", person: false };
   const [issuer = "", subject = ""] = parts;
   // The list does not say which provider has which address; one alone is it.
-  const one = providers.length === 1 ? providers[0]?.name : undefined;
+  const one = providers ? providers.length === 1 && providers[0]?.name : "identity provider";
   return { name: session.name || subject, by: one || hostOf(issuer), person: true };
 }
 

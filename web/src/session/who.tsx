@@ -7,7 +7,7 @@ import { useProviders } from "./use-session";
 export function Who({ tenant, session }: { tenant: string; session: Session }) {
   const person = caller(session).person;
   const providers = useProviders(tenant, person);
-  const { name, by } = caller(session, providers.data);
+  const { name, by } = caller(session, providers.isPending ? undefined : (providers.data ?? []));
   const scopes = session.scopes.map(scopeWord);
   return (
     <>
