@@ -264,6 +264,13 @@ func (s *SignIn) exchange(r *http.Request, slug string, i tenants.Issuer, ends E
 	if i.Mode == tenants.AudienceResource {
 		form.Set("resource", s.sessions.site.MCP(slug))
 	}
+	free := s.oauth.lanes.of("sign-in "+flow.Tenant.String()+i.ID, maxFirst) // one cookie can be sent with any number of codes
+	select {
+	case free <- struct{}{}:
+		defer func() { <-free }()
+	case <-r.Context().Done():
+		return "", "", unreachable(i.URL, "is asked for too many sign-ins at once", r.Context().Err())
+	}
 	status, body, err := s.oauth.fetch.Post(r.Context(), ends.Token, form, "", "")
 	if err != nil {
 		return "", "", unreachable(i.URL, "does not answer at its token endpoint", err)

@@ -219,6 +219,8 @@ func (t *issuerTest) signIn() {
 		t.skip(name, "no metadata")
 	case t.meta.Authorization == "" || t.meta.Token == "":
 		t.fail(name, want, "no endpoints", "use an issuer whose metadata names authorization_endpoint and token_endpoint")
+	case t.o.fetch.Check(t.meta.Authorization) != nil || t.o.fetch.Check(t.meta.Token) != nil:
+		t.fail(name, want, t.meta.Authorization+" and "+t.meta.Token, "let the metadata name https URLs of public addresses, or allow the provider's network on this server")
 	case len(t.meta.PKCE) > 0 && !slices.Contains(t.meta.PKCE, "S256"):
 		t.fail(name, want, strings.Join(t.meta.PKCE, " "), "switch PKCE with S256 on at the provider")
 	default:

@@ -86,6 +86,13 @@ func TestIssuerTest(t *testing.T) {
 			t.Errorf("%s:\n%s", c.what, diff)
 		}
 	}
+	good := base
+	good.Opaque = false
+	r.signer.SetMetadata("token_endpoint", "https://10.0.0.1/token")
+	if got := stepWords(t, "a private endpoint", r.oauth.Test(t.Context(), good)); !strings.HasSuffix(got, "sign_in FAILED") {
+		t.Errorf("a sign-in that would be refused passes: %s", got)
+	}
+	r.signer.SetMetadata("token_endpoint", r.signer.URL+"/token")
 	r.signer.SetMetadata("code_challenge_methods_supported", []string{"plain"})
 	r.signer.SetMetadata("introspection_endpoint", nil)
 	r.signer.SetMetadata("jwks_uri", nil)

@@ -2,8 +2,10 @@ package auth
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 	"time"
 
@@ -51,6 +53,59 @@ func TestFloodOfOpaqueTokens(t *testing.T) {
 	r.wantGood(t, "one of the other tenant", "globex", "good-of-globex", tenants.Read)
 	if len(stuck) > 0 {
 		t.Errorf("%d more questions than may wait", len(stuck))
+	}
+	close(end)
+	for range flood {
+		<-done
+	}
+}
+
+// TestFloodOfCodes: one sign-in under way is good for one answer of the browser,
+// but the cookie that carries it can be sent any number of times, each with
+// another code. The provider is not asked about all of them at once.
+func TestFloodOfCodes(t *testing.T) {
+	r := newOAuthRig(t, OAuthConfig{})
+	stuck, end := make(chan struct{}, 1000), make(chan struct{})
+	idp := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		stuck <- struct{}{}
+		<-end
+		w.WriteHeader(http.StatusBadRequest)
+	}))
+	t.Cleanup(idp.Close)
+	r.signer.SetMetadata("authorization_endpoint", idp.URL+"/auth")
+	r.signer.SetMetadata("token_endpoint", idp.URL+"/token")
+	r.issuer(acme, func(i *tenants.Issuer) { i.DashboardClientID = "dash" })
+	sealer, err := NewSealer(make([]byte, KeySize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signIn := NewSignIn(r.sessions, r.oauth, sealer, NewChallenger(r.site, r, r.oauth, slog.New(slog.DiscardHandler)))
+	mux := http.NewServeMux()
+	mux.HandleFunc("/t/{tenant}/login", signIn.Begin)
+	mux.HandleFunc("/t/{tenant}/callback", signIn.Callback)
+	begun := httptest.NewRecorder()
+	mux.ServeHTTP(begun, httptest.NewRequest("GET", "/t/acme/login", nil))
+	to, err := url.Parse(begun.Header().Get("Location"))
+	if err != nil || to.Query().Get("state") == "" {
+		t.Fatalf("%d %v", begun.Code, begun.Header())
+	}
+	const flood = 4 * maxFirst
+	done := make(chan struct{})
+	for n := range flood {
+		go func() {
+			q := httptest.NewRequest("GET", fmt.Sprintf("/t/acme/callback?state=%s&code=made-up-%d&iss=%s", to.Query().Get("state"), n, url.QueryEscape(r.signer.URL)), nil)
+			q.AddCookie(begun.Result().Cookies()[0])
+			mux.ServeHTTP(httptest.NewRecorder(), q)
+			done <- struct{}{}
+		}()
+	}
+	for range maxFirst {
+		<-stuck
+	}
+	select { // those that wait would be here at once
+	case <-stuck:
+		t.Error("more questions than may wait")
+	case <-time.After(100 * time.Millisecond):
 	}
 	close(end)
 	for range flood {
