@@ -148,6 +148,9 @@ func splitJWT(bearer string) (jwtParts, error) {
 	if out.claims, err = decodeClaims(out.payload, maxClaims); err != nil {
 		return jwtParts{}, fmt.Errorf("claims: %w", err)
 	}
+	if _, err := strict.DecodeString(parts[2]); err != nil { // most likely cut
+		return jwtParts{}, errors.New("signature: not base64url")
+	}
 	return out, nil
 }
 

@@ -196,6 +196,7 @@ func TestMatrixOfHeaders(t *testing.T) {
 			t.Errorf("%s: accepted", what)
 		}
 	}
+	r.wantRefusal(t, "cut in its signature", "acme", good[:len(good)-9], Malformed)
 	r.wantRefusal(t, "as a JSON serialisation in base64", "acme", strings.Repeat("e30.", 3)+"e30", Inactive) // no JWT: nobody knows it
 }
 
