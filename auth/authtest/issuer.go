@@ -12,10 +12,13 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -60,13 +63,31 @@ type Draft struct {
 // NewSigner starts an issuer that ends with the test.
 func NewSigner(t testing.TB) *Signer {
 	t.Helper()
+	return newSigner(t, (*httptest.Server).Start)
+}
+
+// NewTLSSigner starts one on https, as a server that is no demo wants it, and
+// returns a file with the certificate to trust (SSL_CERT_FILE).
+func NewTLSSigner(t testing.TB) (s *Signer, certFile string) {
+	t.Helper()
+	s = newSigner(t, (*httptest.Server).StartTLS)
+	certFile = filepath.Join(t.TempDir(), "issuer.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.server.Certificate().Raw})
+	if err := os.WriteFile(certFile, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return s, certFile
+}
+
+func newSigner(t testing.TB, start func(*httptest.Server)) *Signer {
+	t.Helper()
 	s := &Signer{opaque: map[string]map[string]any{}, asked: map[string]int{}, meta: map[string]any{}}
 	s.Rotate(t)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", s.discovery)
 	mux.HandleFunc("GET /keys", s.keys)
 	mux.HandleFunc("POST /introspect", s.introspect)
-	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.asked[r.URL.Path]++
 		down := s.down
@@ -76,6 +97,7 @@ func NewSigner(t testing.TB) *Signer {
 		}
 		mux.ServeHTTP(w, r)
 	}))
+	start(s.server)
 	s.URL = s.server.URL
 	t.Cleanup(s.server.Close)
 	return s

@@ -75,6 +75,8 @@ func TestSignIn(t *testing.T) {
 			}
 		}
 	})
+	t.Run("matrix", func(t *testing.T) { matrix(t, idp, acme, globex) })
+	t.Run("a quota bites its caller alone", func(t *testing.T) { quotaBites(t, globex, acme) })
 	t.Run("dies with a word", func(t *testing.T) {
 		pids := providerOf(t, s.dir)
 		if len(pids) != 1 {

@@ -26,7 +26,7 @@ type server struct {
 	t                *testing.T
 	dsn, ca          string
 	http, grpc, mgmt string
-	args             []string
+	args, env        []string
 	cmd              *exec.Cmd
 	output           *lockedBuffer
 }
@@ -93,7 +93,7 @@ func newServer(t *testing.T, dsn string) *server {
 // twin is another server on the same database, with the same keys.
 func (s *server) twin() *server {
 	s.t.Helper()
-	w := &server{t: s.t, dsn: s.dsn, ca: s.ca, http: freeAddr(s.t), grpc: freeAddr(s.t), mgmt: freeAddr(s.t), output: &lockedBuffer{}}
+	w := &server{t: s.t, dsn: s.dsn, ca: s.ca, http: freeAddr(s.t), grpc: freeAddr(s.t), mgmt: freeAddr(s.t), output: &lockedBuffer{}, env: s.env}
 	w.args = append([]string{"serve", "--http", w.http, "--grpc", w.grpc, "--mgmt", w.mgmt}, s.args[7:]...)
 	s.t.Cleanup(func() {
 		if w.cmd != nil {
@@ -131,7 +131,7 @@ func (s *server) signal(sig syscall.Signal) {
 func (s *server) start() {
 	s.t.Helper()
 	s.cmd = exec.Command(filepath.Join(bin, "telltaled"), s.args...)
-	s.cmd.Env = append(os.Environ(), "TELLTALE_DATABASE="+s.dsn)
+	s.cmd.Env = append(append(os.Environ(), "TELLTALE_DATABASE="+s.dsn), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
