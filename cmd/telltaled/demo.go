@@ -75,6 +75,7 @@ func (a *app) demo(ctx context.Context, d *devRun) error {
 	if err := writeJSON(d.o.readyFile, doc); err != nil {
 		return err
 	}
+	defer os.Remove(d.o.readyFile) // what it names is over; a file that stays would mislead
 	printWelcome(d, doc, agents.privileges(ctx))
 	select {
 	case <-ctx.Done():

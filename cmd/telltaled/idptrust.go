@@ -9,7 +9,7 @@ import (
 )
 
 // demoIssuer is the name of the issuer that dev has its tenants trust.
-const demoIssuer = "demo identity provider"
+const demoIssuer = "Demo identity provider"
 
 // demoRoles are what the groups of the demo accounts may do in a tenant. Both
 // tenants share the issuer, so that a group of the other one is nothing here.

@@ -7,7 +7,7 @@ const fleet = () => page.getByRole("heading", { name: "Fleet" }).waitFor();
 it("signs people in at their identity provider, and out", async () => {
   await page.goto(ready.dashboard_url);
   await page.getByLabel("Tenant").fill("acme");
-  const button = page.getByRole("link", { name: "Sign in with demo identity provider" });
+  const button = page.getByRole("link", { name: "Sign in with Demo identity provider" });
   await button.waitFor();
   await everyWay("sign-in");
   // By keyboard alone: from the tenant to the first way in.
@@ -16,7 +16,7 @@ it("signs people in at their identity provider, and out", async () => {
   await signInAs("alice");
   await fleet();
   const who = page.getByRole("button", { name: /^Signed in as Alice/ });
-  await who.getByText("demo identity provider · read, payloads, diagnose, act, approve").waitFor();
+  await who.getByText("Demo identity provider · read, payloads, diagnose, act, approve").waitFor();
   await who.click();
   await page.getByRole("group", { name: "Who is signed in" }).getByText("telltale:approve").waitFor();
   await shoot("who");
