@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -146,7 +147,12 @@ func (s *Server) noted(next http.Handler) http.Handler {
 func (s *Server) bound(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > tenants.MaxRequestBytes {
-			w.Header().Set("Connection", "close") // the body is not worth reading
+			h := w.Header()
+			h.Set("Cache-Control", "no-store")
+			h.Add("Vary", "Authorization")
+			h.Set("Connection", "close")
+			// Read, so that the client hears the answer, but not kept.
+			_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes))
 			s.fail(w, r, errTooLarge)
 			return
 		}
