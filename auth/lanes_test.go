@@ -40,6 +40,7 @@ func TestFloodOfOpaqueTokens(t *testing.T) {
 
 	done := make(chan struct{})
 	const flood = 4 * maxFirst
+	cookie := begun.Result().Cookies()[0] // once: a recorder is not for many at a time
 	for n := range flood {
 		go func() {
 			_, _ = r.verify(t, "acme", fmt.Sprintf("made-up-%d", n))
@@ -94,7 +95,7 @@ func TestFloodOfCodes(t *testing.T) {
 	for n := range flood {
 		go func() {
 			q := httptest.NewRequest("GET", fmt.Sprintf("/t/acme/callback?state=%s&code=made-up-%d&iss=%s", to.Query().Get("state"), n, url.QueryEscape(r.signer.URL)), nil)
-			q.AddCookie(begun.Result().Cookies()[0])
+			q.AddCookie(cookie)
 			mux.ServeHTTP(httptest.NewRecorder(), q)
 			done <- struct{}{}
 		}()
