@@ -40,7 +40,6 @@ func TestFloodOfOpaqueTokens(t *testing.T) {
 
 	done := make(chan struct{})
 	const flood = 4 * maxFirst
-	cookie := begun.Result().Cookies()[0] // once: a recorder is not for many at a time
 	for n := range flood {
 		go func() {
 			_, _ = r.verify(t, "acme", fmt.Sprintf("made-up-%d", n))
@@ -91,6 +90,7 @@ func TestFloodOfCodes(t *testing.T) {
 		t.Fatalf("%d %v", begun.Code, begun.Header())
 	}
 	const flood = 4 * maxFirst
+	cookie := begun.Result().Cookies()[0] // once: a recorder is not for many at a time
 	done := make(chan struct{})
 	for n := range flood {
 		go func() {
