@@ -445,8 +445,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// ofAgents are reasons that only an agent's own stream ever sees.
-var ofAgents = map[string]bool{"bad_capabilities": true, "bad_layout": true, "layout_collision": true, "batch_too_large": true, "too_many_layouts": true, "channel_replaced": true, "not_committed": true}
+// ofAgents are reasons that only an agent's own stream or a defect ever sees.
+var ofAgents = map[string]bool{"no_principal": true, "bad_capabilities": true, "bad_layout": true, "layout_collision": true, "batch_too_large": true, "too_many_layouts": true, "channel_replaced": true, "not_committed": true}
 
 // Every reason that a node or one of the slices asked by callers can give is
 // explained.
@@ -467,8 +467,21 @@ func TestEveryReasonOfANodeIsExplained(t *testing.T) {
 		}
 		return true
 	})
+	door, err := os.ReadFile("../../auth/auth.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := regexp.MustCompile(`Class = "([a-z_]+)"`).FindAllStringSubmatch(string(door), -1)
+	if len(classes) < 25 {
+		t.Errorf("found %d classes of refused credentials only", len(classes))
+	}
+	for _, m := range classes {
+		if meaning("credential_"+m[1]) == "" {
+			t.Errorf("credential_%s is not explained", m[1])
+		}
+	}
 	literal := regexp.MustCompile(`fault\.(?:New|Newf)\(fault\.\w+, "([a-z_]+[a-z])"|Reason: *"([a-z_]+)"`)
-	for _, pattern := range []string{"../tasks/*.go", "../events/*.go", "../fleet/*.go", "../metrics/*.go"} {
+	for _, pattern := range []string{"../tasks/*.go", "../events/*.go", "../fleet/*.go", "../metrics/*.go", "../access/*.go", "../directory/*.go", "../audit/*.go"} {
 		files, _ := filepath.Glob(pattern)
 		for _, name := range files {
 			text, err := os.ReadFile(name)

@@ -47,6 +47,8 @@ func kept(reason string) func(Node) (string, bool) {
 
 const readAgain = "try again in a moment; give the operator the reference id if it stays"
 
+func quotaBound(n int) string { return fmt.Sprintf("%d, unless the tenant's quotas say otherwise", n) }
+
 // reasons is every word that a refusal may bear and that a caller can act on.
 var reasons = map[string]reason{
 	// a node's own
@@ -57,7 +59,7 @@ var reasons = map[string]reason{
 	inspector.ReasonFeatureOff:      {means: "the kernel, the agent's privileges or a switch keep off what this stands on", next: "call get_node: its capabilities say what is off and why", holds: off},
 	inspector.ReasonUnknownKind:     {means: "there is no such kind of task, or the node's agent is older and does not know it", next: "call get_node to see the agent's version and what the node can do; upgrade the agent"},
 	inspector.ReasonNotAllowed:      {means: "the node's own configuration forbids this kind of task; no server can lift that", next: "ask whoever runs the node to allow it"},
-	inspector.ReasonScope:           {means: "the credential lacks the scope that this needs", next: "ask a tenant administrator for a token with that scope"},
+	inspector.ReasonScope:           {means: "the credential lacks the scope that this needs", next: "step up to the scopes that the challenge names, or ask a tenant administrator for a token with that scope"},
 	inspector.ReasonTooManyTraces:   {means: "the node runs as many traces as it may", bound: fmt.Sprintf("%d traces a node", inspector.NodeTraces), next: "wait for one to end, or cancel one"},
 	inspector.ReasonTooManyHeavy:    {means: "the node runs a heavy task already", bound: fmt.Sprintf("%d heavy task a node", inspector.NodeHeavy), next: "wait for it to end, or cancel it"},
 	inspector.ReasonTooManyQueries:  {means: "the node answers as many queries as it may", bound: fmt.Sprintf("%d queries a node", inspector.NodeQueries), next: "try again in a moment"},
@@ -160,6 +162,60 @@ var reasons = map[string]reason{
 	"credential_revoked":      {means: "the credential was withdrawn", next: "ask a tenant administrator for a new one"},
 	"credential_wrong_tenant": {means: "the credential is good for another tenant", next: "use the address of its own tenant, or a token of this one"},
 	"credential_network":      {means: "the credential may not be used from this network", next: "call from a network on its list"},
+
+	// of the door: what is said of a token of an issuer
+	"credential_repeated":           {means: "the request carries more than one Authorization header", next: "send exactly one"},
+	"credential_suspended":          {means: "the tenant is suspended, so no credential of it is accepted", next: "an administrator of the tenant resumes it over REST, unless the operator of the server suspended it"},
+	"credential_csrf":               {means: "a write with a dashboard session came without the session's CSRF token, or from another site", next: "send the header Telltale-CSRF; the session's answer holds it"},
+	"credential_issuer":             {means: "the token's issuer is not one that the tenant trusts", next: "sign in at the provider that the resource metadata names; an administrator compares iss to the letter"},
+	"credential_signature":          {means: "no key of the issuer fits the token's signature", next: "get a new token; if it stays, an administrator runs the issuer's test"},
+	"credential_algorithm":          {means: "the token is signed in a way that is not accepted: only asymmetric signatures are", next: "let the provider sign access tokens with RS256, ES256 or the like"},
+	"credential_type":               {means: "this is no access token of a type that the tenant accepts; an ID token is none", next: "send the access token; an administrator sets the issuer's accepted types if the provider marks them otherwise"},
+	"credential_audience":           {means: "the token is made for another resource", next: "ask the provider for a token with the tenant's MCP URL as its resource"},
+	"credential_tenant":             {means: "the token lacks the claim that ties it to this tenant", next: "sign in with an account of this tenant"},
+	"credential_not_yet":            {means: "the token's time has not come", next: "compare the clocks of the provider and of the server"},
+	"credential_inactive":           {means: "the issuer does not, or no longer, vouch for the token", next: "sign in again"},
+	"credential_cnf":                {means: "the token is bound to a key, which is not supported", next: "let the provider issue plain bearer tokens for this resource"},
+	"credential_claims":             {means: "a needed claim is missing, doubled or of a wrong form", next: "let the provider issue tokens with iss, sub, aud and exp"},
+	"credential_no_role":            {means: "the token is good, but its holder has no role in this tenant", next: "ask an administrator for a role or a membership; signing in again changes nothing"},
+	"credential_no_scope":           {means: "the token is good and its holder has a role, but it holds none of the scopes", next: "ask the provider for the scopes that the challenge names"},
+	"credential_scope":              {means: "a good credential lacks the scope that the call needs", next: "step up to the scopes that the challenge names, or ask an administrator for a role with it"},
+	"credential_issuer_unreachable": {means: "the token's issuer does not answer, and nothing is known of its keys or of this token", next: "try again in some seconds; an administrator runs the issuer's test"},
+	"issuer_unreachable":            {means: "the identity provider does not answer, or not as one does", next: "try again in some seconds; an administrator runs the issuer's test"},
+	"credential_foreign_origin":     {means: "a browser sent the call from a web origin that is not allowed", next: "call from the product's own pages, or have the origin added to the server's allowed origins"},
+	"credential_sign_in_over":       {means: "the answer belongs to no sign-in that this browser has under way", next: "start the sign-in again, in one window, and finish it within ten minutes"},
+	"credential_sign_in_refused":    {means: "the identity provider gave no tokens", next: "start the sign-in again; an administrator sees what the provider said"},
+	"no_sign_in":                    {means: "the tenant has no identity provider with a client for the dashboard", next: "sign in with an operator token; an administrator sets the issuer's dashboard client"},
+	"foreign_host":                  {means: "the server does not answer for the host that the call names", next: "use the server's public URL"},
+	"unknown_tenant":                {means: "there is no such tenant", next: "check the tenant in the URL"},
+	"unknown_resource":              {means: "no protected resource has its metadata there", next: "ask for the metadata of /t/TENANT/mcp"},
+	"reference_unknown":             {means: "nothing is kept of this reference id: it is older than a day, of another tenant, or of a refusal that is not about connecting", next: "repeat what was refused; an administrator also looks into the audit"},
+
+	// of administration
+	"quota_tokens":          {means: "the tenant has as many operator tokens as it may", bound: quotaBound(tenants.DefaultMaxTokens), next: "revoke one, or have the quota raised"},
+	"quota_issuers":         {means: "the tenant has as many issuers as it may", bound: quotaBound(tenants.DefaultMaxIssuers), next: "remove one, or have the quota raised"},
+	"quota_members":         {means: "the tenant has as many members as it may", bound: quotaBound(tenants.DefaultMaxMembers), next: "remove one, or use a role rule for many"},
+	"quota_enrol_tokens":    {means: "the tenant has as many live enrolment tokens as it may", bound: quotaBound(tenants.DefaultMaxEnrolTokens), next: "revoke one, or wait for one to expire"},
+	"quota_nodes":           {means: "the tenant has as many nodes as it may", bound: quotaBound(tenants.DefaultMaxNodes), next: "revoke nodes that are gone, or have the quota raised"},
+	"already_exists":        {means: "it exists already", next: "look at the one that is there"},
+	"changed_meanwhile":     {means: "somebody changed it since it was read", next: "read it again and repeat the change on what it is now"},
+	"issuer_exists":         {means: "the tenant trusts this issuer already", next: "change the one that is there"},
+	"issuer_secret":         {means: "the issuer's client secret is missing where it is needed, or must be given again", next: "send the client secret"},
+	"issuer_shared":         {means: "another tenant trusts the same provider, so a rule for everybody would let its people in", next: "name groups or members of this tenant"},
+	"issuer_taken":          {means: "another tenant trusts this provider with a rule for everybody", next: "ask the operator of the server"},
+	"member_exists":         {means: "the issuer's subject is a member already", next: "change the member that is there"},
+	"unknown_issuer":        {means: "the tenant has no such issuer", next: "list the issuers"},
+	"unknown_member":        {means: "the tenant has no such member", next: "list the members"},
+	"unknown_enrol_token":   {means: "the tenant has no such enrolment token", next: "list the enrolment tokens"},
+	"private_address":       {means: "the URL leads to an address that is not public, where this server does not look", next: "name a public address, or have the network added to the server's issuer-networks"},
+	"not_exported":          {means: "no export of the tenant was completed within 24 hours, so it is not deleted", next: "fetch tenant/export first, or say that none is wanted"},
+	"too_many_exports":      {means: "an export of the tenant, or as many as the server makes at once, is under way", next: "try again in some minutes"},
+	"suspended_by_operator": {means: "the operator of the server suspended the tenant, so nobody of it resumes it", next: "ask the operator of the server"},
+	"slug_taken":            {means: "the slug is or was in use, and slugs are never reused", next: "choose another slug"},
+	"audit_unavailable":     {means: "the act could not be recorded, so it did not happen", next: readAgain},
+	"entries_lost":          {means: "the audit had no room for some entries, and says so in their place", next: "the operator of the server looks at telltale_audit_dropped_total"},
+	"no_sealing_key":        {means: "the command has no key to seal the issuer's client secret with", next: "name the server's key file with --key-file"},
+	"settings_changing":     {means: "somebody else changes the same settings at this moment", next: "try again in a moment"},
 
 	// why a node is not covered by an answer
 	"offline":     {means: "the node has no open stream, so it cannot have told everything", next: "explain the node", holds: statusIs("offline")},
