@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -130,8 +131,9 @@ func (t *transport) failure(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var s *statusError
-	if errors.As(t.last, &s) && s.status == http.StatusBadRequest {
-		return err // the SDK gives the JSON-RPC error itself
+	var told *jsonrpc.Error
+	if errors.As(t.last, &s) && s.status == http.StatusBadRequest && errors.As(err, &told) {
+		return err // the SDK gives the JSON-RPC error itself; of some it only says "Bad Request"
 	}
 	if t.last != nil {
 		return t.last

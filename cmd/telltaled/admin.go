@@ -12,6 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
@@ -59,8 +61,20 @@ func withAdminOn(ctx context.Context, e env, d *database, before func() error, l
 	if err := a.schemaCurrent(ctx); err != nil {
 		return err
 	}
-	a.command = name
+	a.command, a.arguments = name, told(fs)
 	return a.ended(ctx, run(ctx, a, fs.Args()))
+}
+
+// told writes what a command was told, for the audit: its operands and the
+// flags that were set, but for where the database is and for names of files.
+func told(fs *flag.FlagSet) string {
+	out := slices.Clone(fs.Args())
+	fs.Visit(func(f *flag.Flag) {
+		if !strings.HasPrefix(f.Name, "database") && f.Name != "config" && !strings.HasSuffix(f.Name, "-file") {
+			out = append(out, f.Name+"="+f.Value.String())
+		}
+	})
+	return audit.Scrub(inspector.CleanText(strings.Join(out, " ")))
 }
 
 func parseLabels(list words) (map[string]string, error) {

@@ -94,14 +94,14 @@ func moment(t time.Time) string {
 func auditList(ctx context.Context, e env, args []string) error {
 	var tenant, outcome string
 	var q audit.Query
-	var since time.Duration
+	var since ago
 	return withAdmin(ctx, e, "audit list", args, func(fs *flag.FlagSet) {
 		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG` (mandatory)")
 		fs.StringVar(&q.Principal, "principal", "", "only of the caller with this `ID`")
 		fs.StringVar(&q.Action, "action", "", "only this `ACTION`: a tool, or a method and route such as 'POST tokens'")
 		fs.StringVar(&outcome, "outcome", "", "only this `OUTCOME`: ok, refused, failed or started")
 		fs.StringVar(&q.Reference, "reference", "", "only with this reference `ID`")
-		fs.DurationVar(&since, "since", 0, "only within this `DURATION` before now; 0 is all")
+		fs.Var(&since, "since", "only from this `TIME` on: RFC 3339, or a duration before now such as 1h")
 		fs.IntVar(&q.Limit, "limit", tenants.DefaultListRows, "this `NUMBER` of entries at most, up to 200")
 	}, nil, func(ctx context.Context, a *admin, _ []string) error {
 		sc, err := a.scope(ctx, tenant)
@@ -109,9 +109,7 @@ func auditList(ctx context.Context, e env, args []string) error {
 			return err
 		}
 		q.Outcome = audit.Outcome(outcome)
-		if since > 0 {
-			q.Since = time.Now().Add(-since)
-		}
+		q.Since = since.at
 		page, err := audit.New(a.db, audit.Config{}, slog.New(slog.DiscardHandler)).List(ctx, sc, q)
 		if err != nil {
 			return err
@@ -130,6 +128,29 @@ func auditList(ctx context.Context, e env, args []string) error {
 	})
 }
 
+// ago is a time given as such or as a duration before now.
+type ago struct{ at time.Time }
+
+// String implements flag.Value.
+func (a *ago) String() string {
+	if a == nil || a.at.IsZero() {
+		return ""
+	}
+	return moment(a.at)
+}
+
+// Set implements flag.Value.
+func (a *ago) Set(v string) (err error) {
+	if d, bad := time.ParseDuration(v); bad == nil && d >= 0 {
+		a.at = time.Now().Add(-d)
+		return nil
+	}
+	if a.at, err = time.Parse(time.RFC3339, v); err != nil {
+		return errors.New("want a time such as 2026-01-02T15:04:05Z, or a duration before now such as 1h")
+	}
+	return nil
+}
+
 func dash(s string) string { return pick(s == "", "-", s) }
 
 // lookers are the last words of commands that change nothing.
@@ -142,7 +163,7 @@ func (a *admin) begun(ctx context.Context, sc tenants.Scope) error {
 	if len(words) == 0 || a.acting != nil || slices.Contains(lookers, words[len(words)-1]) {
 		return nil
 	}
-	e := audit.Entry{Tenant: sc.Tenant, Principal: sc.Principal, Surface: "command", Action: a.command, Outcome: audit.Started}
+	e := audit.Entry{Tenant: sc.Tenant, Principal: sc.Principal, Surface: "command", Action: a.command, Arguments: a.arguments, Outcome: audit.Started}
 	if err := audit.New(a.db, audit.Config{Replica: replicaName()}, slog.New(slog.DiscardHandler)).Write(ctx, e); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"os/user"
 
 	"github.com/jackc/pgx/v5"
 
@@ -76,8 +77,9 @@ type admin struct {
 	directory *directory.Service
 	access    *access.Service
 
-	command string       // its words; empty in the server
-	acting  *audit.Entry // what it is about to do, see begun
+	command   string       // its words; empty in the server
+	arguments string       // what it was told, without secrets
+	acting    *audit.Entry // what it is about to do, see begun
 }
 
 // scope is the operator of this machine, administering one tenant.
@@ -119,4 +121,13 @@ func (a *admin) schemaCurrent(ctx context.Context) error {
 		return errSchema
 	}
 	return nil
+}
+
+// osUser names the person at the shell, as far as the system knows.
+func osUser() string {
+	u, err := user.Current()
+	if err != nil {
+		return "telltaled"
+	}
+	return u.Username
 }
