@@ -95,6 +95,7 @@ func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
 		return tenants.Scope{}, err
 	}
 	sc := auth.Local(t, "telltaled", tenants.Admin)
+	sc.Principal.Name = osUser()
 	return sc, a.begun(ctx, sc)
 }
 
