@@ -17,7 +17,7 @@ func TestAuditCommands(t *testing.T) {
 	s.run(exitOK, "token", "list", "--tenant", "acme")
 	s.run(exitFailed, "token", "revoke", "--tenant", "globex", "nosuchtoken")
 	acme, _ := s.run(exitOK, "audit", "list", "--tenant", "acme")
-	for _, want := range []string{"operator telltaled", "command", "token create", "started", "ok"} {
+	for _, want := range []string{"operator " + osUser(), "name=x scopes=read tenant=acme", "command", "token create", "started", "ok"} {
 		if !strings.Contains(acme, want) {
 			t.Errorf("the list of acme lacks %q:\n%s", want, acme)
 		}
