@@ -50,7 +50,7 @@ func (s *Server) getTenant(c *call) (any, error) {
 }
 
 type tenantRequest struct {
-	Suspended *bool `json:"suspended" audit:"value"`
+	Suspended *bool `json:"suspended"`
 }
 
 func (s *Server) setTenant(c *call) (any, error) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/migrations"
 	"github.com/telltale-dev/telltale/tenants"
@@ -78,7 +77,6 @@ type admin struct {
 	directory *directory.Service
 	access    *access.Service
 
-	person    string       // who is at the shell; empty in the server
 	command   string       // its words; empty in the server
 	arguments string       // what it was told, without secrets
 	acting    *audit.Entry // what it is about to do, see begun
@@ -97,9 +95,7 @@ func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
 		return tenants.Scope{}, err
 	}
 	sc := auth.Local(t, "telltaled", tenants.Admin)
-	if a.person != "" {
-		sc.Principal.Name = a.person
-	}
+	sc.Principal.Name = osUser()
 	return sc, a.begun(ctx, sc)
 }
 
@@ -128,15 +124,11 @@ func (a *admin) schemaCurrent(ctx context.Context) error {
 	return nil
 }
 
-// osUser names the person at the shell, as far as the system knows. What sudo
-// says is believed of root alone: everybody else can set it.
-func osUser(getenv func(string) (string, bool)) string {
+// osUser names the person at the shell, as far as the system knows.
+func osUser() string {
 	u, err := user.Current()
 	if err != nil {
 		return "telltaled"
-	}
-	if by, ok := getenv("SUDO_USER"); ok && u.Uid == "0" && by != "" && by != u.Username {
-		return inspector.CleanText(by) + " as " + u.Username
 	}
 	return u.Username
 }

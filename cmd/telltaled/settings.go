@@ -48,8 +48,7 @@ func (w *words) String() string {
 }
 
 // load fills a flag set: flag > environment > file (--config, which every
-// command has) > default. operands names the words that must follow the flags;
-// one in brackets may be left out.
+// command has) > default. operands names the words that must follow the flags.
 // Every mistake of every source is reported together.
 func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 	config := fs.String("config", "", "YAML `FILE` of settings; those of serve may stand in it for every command")
@@ -100,7 +99,7 @@ func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 			}
 		}
 	}
-	for i := len(given); i < len(operands) && operands[i][0] != '['; i++ {
+	for i := len(given); i < len(operands); i++ {
 		bad = append(bad, fmt.Errorf("%s is missing", operands[i]))
 	}
 	for i := len(operands); i < len(given); i++ {
