@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -446,9 +447,72 @@ func TestRefusal(t *testing.T) {
 }
 
 // ofAgents are reasons that only an agent's own stream or a defect ever sees.
-var ofAgents = map[string]bool{"no_principal": true, "bad_capabilities": true, "bad_layout": true, "layout_collision": true, "batch_too_large": true, "too_many_layouts": true, "channel_replaced": true, "not_committed": true}
+var ofAgents = map[string]bool{"no_principal": true, "bad_capabilities": true, "bad_layout": true, "layout_collision": true, "batch_too_large": true, "too_many_layouts": true, "channel_replaced": true, "not_committed": true,
+	"no_tenant": true, "too_many_tenants": true}
 
-// Every reason that a node or one of the slices asked by callers can give is
+// wholeReason is the form of a reason; one that ends in _ is the front of one.
+var wholeReason = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+
+// createdReasons finds the words that a file makes reasons of: the second
+// argument of fault.New and fault.Newf, what a function is called with in the
+// place of its parameter reason, and the value of a field or key reason.
+func createdReasons(t *testing.T, name string) (words []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(e ast.Expr) {
+		if l, ok := e.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			if word, _ := strconv.Unquote(l.Value); wholeReason.MatchString(word) {
+				words = append(words, word)
+			}
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if i, ok := takesReason[calledName(n)]; ok && i < len(n.Args) {
+				add(n.Args[i])
+			}
+		case *ast.KeyValueExpr:
+			if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Reason" {
+				add(n.Value)
+			}
+			if key, ok := n.Key.(*ast.BasicLit); ok && key.Value == `"reason"` {
+				add(n.Value)
+			}
+		case *ast.ValueSpec:
+			for i, v := range n.Values {
+				if strings.HasPrefix(strings.ToLower(n.Names[i].Name), "reason") {
+					add(v)
+				}
+				if c, ok := v.(*ast.CompositeLit); ok && strings.HasSuffix(n.Names[i].Name, "Quota") && len(c.Elts) > 0 {
+					add(c.Elts[0])
+				}
+			}
+		}
+		return true
+	})
+	return words
+}
+
+// takesReason says which argument of a function is a reason.
+var takesReason = map[string]int{"fault.New": 1, "fault.Newf": 1, "badCert": 0, "refused": 0, "exhausted": 0, "keepOut": 0}
+
+func calledName(c *ast.CallExpr) string {
+	switch f := c.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if x, ok := f.X.(*ast.Ident); ok && x.Name == "fault" {
+			return "fault." + f.Sel.Name
+		}
+	}
+	return ""
+}
+
+// Every reason that a node, the door, an adapter or a slice can give is
 // explained.
 func TestEveryReasonOfANodeIsExplained(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "../../agent/inspector/task.go", nil, 0)
@@ -480,20 +544,26 @@ func TestEveryReasonOfANodeIsExplained(t *testing.T) {
 			t.Errorf("credential_%s is not explained", m[1])
 		}
 	}
-	literal := regexp.MustCompile(`fault\.(?:New|Newf)\(fault\.\w+, "([a-z_]+[a-z])"|Reason: *"([a-z_]+)"`)
-	for _, pattern := range []string{"../tasks/*.go", "../events/*.go", "../fleet/*.go", "../metrics/*.go", "../access/*.go", "../directory/*.go", "../audit/*.go"} {
-		files, _ := filepath.Glob(pattern)
-		for _, name := range files {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
+	created := 0
+	for _, root := range []string{"../../auth", "..", "../../api/rest", "../../mcp"} {
+		err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+				return err
 			}
-			for _, m := range literal.FindAllStringSubmatch(string(text), -1) {
-				if word := m[1] + m[2]; !strings.HasSuffix(name, "_test.go") && meaning(word) == "" && !ofAgents[word] {
+			for _, word := range createdReasons(t, name) {
+				created++
+				if meaning(word) == "" && !ofAgents[word] {
 					t.Errorf("%s: %s is not explained", name, word)
 				}
 			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
+	}
+	if created < 150 {
+		t.Errorf("found %d places only that create a reason", created)
 	}
 	if found < 20 {
 		t.Errorf("found %d reasons only", found)

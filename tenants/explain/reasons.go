@@ -115,11 +115,13 @@ var reasons = map[string]reason{
 	"too_many_events": {means: "the node made more records of one kind of event within an hour than are taken", bound: "250 records of a kind an hour", next: "list_events of the node shows what storms", holds: kept("too_many_events")},
 
 	// data kept out
-	"clock_skew":      {means: "the node's clock is too far from the server's to be corrected", bound: tenants.SkewCorrected.String(), next: "set the clock of the machine", holds: kept("clock_skew")},
-	"too_old":         {means: "the data was older than what is accepted in replay", bound: tenants.MaxReplayAge.String(), next: "nothing: it cannot be taken in any more", holds: kept("too_old")},
-	"future":          {means: "the data lies in the server's future", next: "set the clock of the machine", holds: kept("future")},
-	"too_many_series": {means: "the node, or a question, has more series than are told apart", bound: fmt.Sprintf("%d series a node", tenants.MaxSeriesPerNode), next: "see which labels grow; filter the question", holds: kept("too_many_series")},
-	"unknown_layout":  {means: "the agent sent values of a set of series that the server had not seen; it asks for it by itself", next: "nothing: the agent sends it again"},
+	"clock_skew":          {means: "the node's clock is too far from the server's to be corrected", bound: tenants.SkewCorrected.String(), next: "set the clock of the machine", holds: kept("clock_skew")},
+	"too_old":             {means: "the data was older than what is accepted in replay", bound: tenants.MaxReplayAge.String(), next: "nothing: it cannot be taken in any more", holds: kept("too_old")},
+	"future":              {means: "the data lies in the server's future", next: "set the clock of the machine", holds: kept("future")},
+	"too_many_series":     {means: "the node, or a question, has more series than are told apart", bound: fmt.Sprintf("%d series a node", tenants.MaxSeriesPerNode), next: "see which labels grow; filter the question", holds: kept("too_many_series")},
+	"bad_span":            {means: "the report ends before it starts, or spans too long", next: "set the clock of the machine; report it with the agent's version if it stays", holds: kept("bad_span")},
+	"refused_by_database": {means: "the server's database took none of the report", next: "ask whoever runs the server to look at its log", holds: kept("refused_by_database")},
+	"unknown_layout":      {means: "the agent sent values of a set of series that the server had not seen; it asks for it by itself", next: "nothing: the agent sends it again"},
 
 	// credentials and limits
 	"no_credential":    {means: "no verified credential came with the call", next: "send a bearer token of this tenant"},
@@ -217,6 +219,31 @@ var reasons = map[string]reason{
 	"no_sealing_key":        {means: "the command has no key to seal the issuer's client secret with", next: "name the server's key file with --key-file"},
 	"settings_changing":     {means: "somebody else changes the same settings at this moment", next: "try again in a moment"},
 
+	// of certificates and enrolment
+	"certificate_expired":       {means: "the node's client certificate, or the authority behind it, is past its time", next: "compare the clocks of the node and of the server; an administrator decides whether the machine is enrolled anew"},
+	"certificate_not_yet_valid": {means: "the time of the node's client certificate has not come", next: "set the clocks right and keep the node's identity"},
+	"foreign_certificate":       {means: "the client certificate is not from the authority of the tenant that it names, or not made for a node", next: "check the server's address, and keep the node's identity"},
+	"malformed_certificate":     {means: "the client certificate names no node of this server", next: "check the server's address, and keep the node's identity"},
+	"no_authority":              {means: "the authority that signs the tenant's nodes is gone", next: "ask whoever runs the server"},
+	"malformed_token":           {means: "this is no enrolment token", next: "copy the enrolment token anew, whole; an operator token enrols nothing"},
+	"bad_checksum":              {means: "the enrolment token is mistyped or cut", next: "copy it anew, whole"},
+	"token_revoked":             {means: "the enrolment token was withdrawn", next: "ask an administrator of the tenant for a new one"},
+	"token_spent":               {means: "every use of the enrolment token is spent", next: "ask an administrator of the tenant for a new one"},
+
+	// of the requests themselves
+	"mcp_disabled_server":   {means: "the tools are switched off on this server", next: "use REST, or ask whoever runs the server"},
+	"mcp_disabled_tenant":   {means: "the tools are switched off for this tenant", next: "use REST; an administrator of the tenant switches them on"},
+	"not_offered_stateless": {means: "the method needs a session, and the server keeps none", next: "use what the refusal names instead"},
+	"unknown_tool":          {means: "there is no such tool for this credential and URL", next: "list the tools"},
+	"method":                {means: "the address takes no such method", next: "see the API's description"},
+	"media_type":            {means: "the body is not declared as JSON", next: "send Content-Type: application/json"},
+	"body_timeout":          {means: "the body did not arrive in time", next: "send it again, at once and whole"},
+	"body_unreadable":       {means: "the body ended before its declared length", next: "send it again, whole"},
+	"query_too_long":        {means: "the query string is longer than is read", next: "send fewer or shorter parameters"},
+	"client_closed":         {means: "the caller went away before the answer", next: "ask again and stay"},
+	"not_found":             {means: "there is no such object in your reach", next: "take the name from a present list"},
+	"reference":             {means: "something that this refers to is gone, or something still refers to this", next: "read both again, then decide"},
+
 	// why a node is not covered by an answer
 	"offline":     {means: "the node has no open stream, so it cannot have told everything", next: "explain the node", holds: statusIs("offline")},
 	"stale":       {means: "the node's stream is open and silent", bound: tenants.NodeStaleAfter.String() + " of silence", next: "explain the node", holds: statusIs("stale")},
@@ -231,6 +258,13 @@ var reasons = map[string]reason{
 	"database_unavailable": {means: "the server's database does not answer", next: readAgain},
 	"database_busy":        {means: "the server's database has no connection free, or other work is in the way", next: readAgain},
 	"database_deadline":    {means: "the server's database did not answer in time", next: "ask for less, or try again"},
+	"database_read_only":   {means: "the server's database takes no writes at this moment", next: readAgain},
+	"database":             {means: "the server failed to use its database", next: readAgain},
+	"bad_dsn":              {means: "the server cannot read a connection string of its database", next: "ask whoever runs the server to correct its settings"},
+	"login_refused":        {means: "the database refuses the server's login", next: "ask whoever runs the server to correct its settings"},
+	"role_missing":         {means: "the server's database user is no member of the role that it needs", next: "ask whoever runs the server to prepare the database"},
+	"role_bypasses":        {means: "the server's database user would not be held to one tenant's rows, so the server refuses to use it", next: "ask whoever runs the server to take a plain user"},
+	"schema_behind":        {means: "the database lacks migrations that the server needs", next: "ask whoever runs the server to apply them"},
 	"server_stopping":      {means: "this server process was stopping", next: "try again: another one answers"},
 	"internal":             {means: "the server failed; it is no fault of the call", next: readAgain},
 }
