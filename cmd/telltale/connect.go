@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -132,8 +133,8 @@ func (t *transport) failure(err error) error {
 	defer t.mu.Unlock()
 	var s *statusError
 	var told *jsonrpc.Error
-	if errors.As(t.last, &s) && s.status == http.StatusBadRequest && errors.As(err, &told) {
-		return err // the SDK gives the JSON-RPC error itself; of some it only says "Bad Request"
+	if errors.As(t.last, &s) && s.status == http.StatusBadRequest && errors.As(err, &told) && !strings.Contains(s.message, told.Message) {
+		return err // of an answer that came after the last refusal
 	}
 	if t.last != nil {
 		return t.last

@@ -95,8 +95,12 @@ func run(ctx context.Context, e env) int {
 		_, _ = io.WriteString(w, overview())
 		return code
 	}
-	name, args := e.args[0], e.args[1:]
-	if name == "help" {
+	name, args, err := splitCommand(e.args)
+	if err != nil {
+		fmt.Fprintf(e.err, "telltale: %v\n", err)
+		return exitUsage
+	}
+	if name == "help" && len(args) > 0 {
 		name, args = args[0], []string{"--help"}
 	}
 	if name == "--version" {
@@ -126,6 +130,24 @@ func run(ctx context.Context, e env) int {
 	}
 	fmt.Fprintf(e.err, "telltale: no command %q; telltale --help lists them\n", name)
 	return exitUsage
+}
+
+// splitCommand finds the command, before which the settings may stand too.
+func splitCommand(args []string) (name string, rest []string, err error) {
+	at := 0
+	for ; at < len(args) && strings.HasPrefix(args[at], "-") && args[at] != "--version"; at++ {
+		flag, _, given := strings.Cut(strings.TrimLeft(args[at], "-"), "=")
+		switch {
+		case flag != "url" && flag != "token-file" && flag != "token-env":
+			return "", nil, fmt.Errorf("the flag %s stands before the command; write it behind: telltale COMMAND %s", args[at], args[at])
+		case !given:
+			at++
+		}
+	}
+	if at >= len(args) {
+		return "", nil, errors.New("no command follows the flags; telltale --help lists them")
+	}
+	return args[at], append(args[:at:at], args[at+1:]...), nil
 }
 
 func isHelp(s string) bool { return s == "--help" || s == "-h" || s == "-help" }

@@ -161,6 +161,10 @@ func serveTo(t *testing.T, trust func(origin string) tenants.Trust) string {
 	mux := http.NewServeMux()
 	mux.Handle("/t/{tenant}/mcp", h)
 	mux.Handle("/t/{tenant}/mcp/", h)
+	mux.Handle("GET /t/{tenant}/api/v1/session", gate.Bearer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scope, _ := auth.ScopeFrom(r.Context())
+		_ = json.NewEncoder(w).Encode(map[string][]string{"scopes": scope.Granted.Effective().Words()})
+	})))
 	mux.Handle("/.well-known/oauth-protected-resource/", auth.NewMetadata(site, d, trusts))
 	srv.Config.Handler = mux
 	srv.Start()
@@ -227,6 +231,13 @@ func TestCommands(t *testing.T) {
 		"help of a command":  {"", "", []string{"call", "--help"}, 0, []string{"usage: telltale call", "metrics_summary"}, nil},
 		"help call":          {"", "", []string{"help", "mcp"}, 0, []string{"--validate"}, nil},
 		"unknown command":    {url, "good", []string{"explode"}, 2, nil, []string{`no command "explode"`}},
+		"URL first":          {"", "good", []string{"--url", url, "--token-env=TELLTALE_TOKEN", "nodes"}, 0, []string{"node-0"}, nil},
+		"URL twice":          {"", "good", []string{"--url=" + nobody, "nodes", "--url", url}, 0, []string{"node-0"}, nil},
+		"other flag first":   {url, "good", []string{"--json", "nodes"}, 2, nil, []string{"telltale COMMAND --json"}},
+		"flags only":         {"", "good", []string{"--url", url}, 2, nil, []string{"no command"}},
+		"odd query":          {url + "?toolsets=obs", "good", []string{"tools"}, 1, nil, []string{"400", "toolsets names the unknown \"obs\"", "known names: observe", "reference id"}},
+		"odd query, call":    {url + "?read_only=1", "good", []string{"call", "list_nodes"}, 1, nil, []string{"400", "read_only", "readonly", "reference id"}},
+		"odd query, check":   {url + "?read_only=1", "good", []string{"mcp", "--validate"}, 1, nil, []string{"400", "read_only", "readonly", "reference id"}},
 		"unknown flag":       {url, "good", []string{"nodes", "--colour"}, 2, nil, []string{"unknown flag --colour"}},
 		"flag without value": {url, "good", []string{"nodes", "--url"}, 2, nil, []string{"--url needs a value"}},
 		"version":            {"", "", []string{"version"}, 0, []string{"telltale 9.8.7"}, nil},
@@ -248,7 +259,7 @@ func TestCommands(t *testing.T) {
 		"call, flags last":   {"", "", []string{"call", "list_nodes", "--url", url, "--token-file", tokenFile}, 0, []string{"node-0"}, nil},
 		"tool error":         {url, "good", []string{"call", "list_nodes", `{"limit":"x"}`}, 1, nil, []string{"limit"}},
 		"tool panics":        {url, "good", []string{"call", "get_node", `{"node":"panic"}`}, 1, nil, []string{"reference id"}},
-		"unknown tool":       {url, "good", []string{"call", "no_such_tool"}, 1, nil, []string{"unknown tool", "telltale tools"}},
+		"unknown tool":       {url, "good", []string{"call", "no_such_tool"}, 1, nil, []string{"unknown tool", "telltale tools", "reference id"}},
 		"no tool":            {url, "good", []string{"call"}, 2, nil, []string{"name of a tool"}},
 		"no JSON":            {url, "good", []string{"call", "list_nodes", "{limit:1}"}, 2, nil, []string{"not a JSON object"}},
 		"JSON list":          {url, "good", []string{"call", "list_nodes", "[]"}, 2, nil, []string{"not a JSON object"}},

@@ -15,7 +15,9 @@ import (
 // statusError is an answer that is no success, as a person should read it.
 type statusError struct {
 	status    int
+	code      int // of JSON-RPC; 0 without
 	reference string
+	reason    string // the enumerated word, if the server said one
 	message   string
 	scopes    string // what to ask for instead, of an insufficient_scope
 	retry     string // seconds to wait, as the server said
@@ -41,7 +43,9 @@ func refusalOf(ep endpoint, res *http.Response) *statusError {
 	_ = res.Body.Close()
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	s := &statusError{status: res.StatusCode, reference: res.Header.Get("Telltale-Reference")}
-	detail, next := problemOf(body)
+	told := saidIn(body)
+	detail, next := told.detail, told.next
+	s.code, s.reason, s.reference = told.code, told.reason, orElse(s.reference, told.reference)
 	switch res.StatusCode {
 	case http.StatusOK:
 		kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
@@ -62,7 +66,7 @@ func refusalOf(ep endpoint, res *http.Response) *statusError {
 		}
 	case http.StatusNotFound:
 		s.message = fmt.Sprintf("404: %s", orElse(detail, "there is no MCP endpoint at "+ep.url))
-		if next == "" {
+		if next == "" && detail == "" {
 			next = "check TELLTALE_URL; it looks like https://HOST/t/acme/mcp"
 		}
 	case http.StatusRequestEntityTooLarge:
@@ -71,8 +75,8 @@ func refusalOf(ep endpoint, res *http.Response) *statusError {
 	case http.StatusTooManyRequests:
 		s.message = "429: " + orElse(detail, "too many requests")
 		s.retry = res.Header.Get("Retry-After")
-		if next == "" && s.retry != "" {
-			next = "wait " + s.retry + " s"
+		if s.retry != "" && !strings.Contains(detail+next, "wait "+s.retry+" s") {
+			next = strings.TrimSuffix("wait "+s.retry+" s; "+next, "; ")
 		}
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusSeeOther:
 		s.message = fmt.Sprintf("%d: the server redirects to %s; put that into TELLTALE_URL if you trust it (a token is never sent after a redirect)", res.StatusCode, res.Header.Get("Location"))
@@ -107,17 +111,40 @@ func scopesOf(headers []string) string {
 	return ""
 }
 
-// problemOf finds the words in a problem document or a JSON-RPC error.
-func problemOf(body []byte) (detail, next string) {
+// said is what the server says of a refusal, whatever form it came in.
+type said struct {
+	detail, next, reason, reference string
+	code                            int // of JSON-RPC
+}
+
+// saidIn finds the words in a problem document or a JSON-RPC error, whose
+// message holds the next step as a rule.
+func saidIn(body []byte) said {
 	var doc struct {
-		Detail string   `json:"detail"`
-		Next   []string `json:"next"`
-		Error  struct {
-			Message string `json:"message"`
+		Detail    string   `json:"detail"`
+		Next      []string `json:"next"`
+		Reason    string   `json:"reason"`
+		Reference string   `json:"reference_id"`
+		Error     struct {
+			Code    int             `json:"code"`
+			Message string          `json:"message"`
+			Data    json.RawMessage `json:"data"`
 		} `json:"error"`
 	}
 	if json.Unmarshal(body, &doc) != nil {
-		return "", ""
+		return said{}
 	}
-	return orElse(doc.Detail, doc.Error.Message), strings.Join(doc.Next, "; ")
+	s := said{orElse(doc.Detail, doc.Error.Message), strings.Join(doc.Next, "; "), doc.Reason, doc.Reference, doc.Error.Code}
+	var data struct {
+		Next      string `json:"next_step"`
+		Reason    string `json:"reason"`
+		Reference string `json:"reference_id"`
+	}
+	if json.Unmarshal(doc.Error.Data, &data) == nil {
+		s.reason, s.reference = orElse(s.reason, data.Reason), orElse(s.reference, data.Reference)
+		if s.next == "" && !strings.Contains(s.detail, data.Next) {
+			s.next = data.Next
+		}
+	}
+	return s
 }

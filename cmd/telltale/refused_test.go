@@ -33,6 +33,7 @@ func TestBridgeTurnsAnyAnswerIntoAMessage(t *testing.T) {
 		"403 of a proxy":      {403, map[string]string{"Content-Type": "text/html"}, "<html>no</html>", []string{"403"}},
 		"413":                 {413, nil, "", []string{"413", "larger than the server takes", "send less"}},
 		"429":                 {429, map[string]string{"Content-Type": "application/problem+json", "Retry-After": "7"}, `{"detail":"600 calls a minute"}`, []string{"429", "600 calls a minute", "wait 7 s", `"retry_after_s":"7"`}},
+		"429 of the protocol": {429, map[string]string{"Content-Type": "text/plain", "Retry-After": "12"}, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"used up; wait 12 s, then repeat","data":{"reason":"rate_limited","next_step":"wait 12 s, then repeat"}}}`, []string{`429: used up; wait 12 s, then repeat"`}},
 		"502":                 {502, map[string]string{"Content-Type": "text/html"}, "<html>bad\r\ngateway</html>", []string{"502", "Bad Gateway"}},
 		"redirect":            {307, map[string]string{"Location": "https://elsewhere.example/t/acme/mcp"}, "", []string{"307", "elsewhere.example"}},
 		"accepted":            {202, nil, "", []string{"202"}},
@@ -111,7 +112,7 @@ func TestValidateSaysWhatIsWrong(t *testing.T) {
 		code       int
 		want       []string
 	}{
-		"well":         {url, "good", exitOK, []string{"is a tenant's URL", "the token in TELLTALE_TOKEN is there", "answers; protocol"}},
+		"well":         {url, "good", exitOK, []string{"is a tenant's URL", "trying the token in TELLTALE_TOKEN", "answers and takes it; protocol"}},
 		"bad URL":      {strings.TrimSuffix(url, "/mcp"), "good", exitUsage, []string{"not a tenant's MCP URL"}},
 		"no login":     {url, "", exitUsage, []string{"is a tenant's URL", "telltale login --url " + url}},
 		"bad token":    {url, "old", exitFailed, []string{"401", "expired", "reference id"}},

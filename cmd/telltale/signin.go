@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +21,7 @@ no token is given. It is renewed by itself for as long as the provider allows.
 
   --scopes S       what to ask for, instead of what the server asks for: such as
                    "telltale:read telltale:diagnose", or diagnose,act for short
+                   (a plain word that is none of Telltale's or OpenID's is refused here)
   --client-id ID   the client that the provider's administrator registered; else the
                    provider registers one, and where it registers none it is telltale-cli
   --issuer URL     which identity provider, where the tenant has several
@@ -40,12 +45,36 @@ func scopeWords(s string) []string {
 	var out []string
 	for word := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ',' || r == ' ' }) {
 		switch word {
-		case "read", "payloads", "diagnose", "act", "approve", "maintain", "admin":
-			word = "telltale:" + word
+		case "openid", "profile", "email", "address", "phone", "groups", "roles":
+		default:
+			if short(word) {
+				word = "telltale:" + word
+			}
 		}
 		out = append(out, word)
 	}
 	return out
+}
+
+// ours are the scopes of Telltale, short.
+func ours() []string {
+	return []string{"read", "payloads", "diagnose", "act", "approve", "maintain", "admin"}
+}
+
+// short reports a word that can only be one of ours, perhaps mistyped; a
+// provider's own scopes have more than letters in them.
+func short(word string) bool {
+	return !strings.ContainsFunc(word, func(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' })
+}
+
+// mistyped says which of the scopes are meant for Telltale and none of its.
+func mistyped(scopes []string) string {
+	for _, s := range scopes {
+		if word, ok := strings.CutPrefix(s, "telltale:"); ok && !slices.Contains(ours(), word) {
+			return fmt.Sprintf("--scopes: no scope %q; Telltale's are %s", word, strings.Join(ours(), ", "))
+		}
+	}
+	return ""
 }
 
 func signIn(ctx context.Context, e env, f *flags) error {
@@ -55,6 +84,9 @@ func signIn(ctx context.Context, e env, f *flags) error {
 	var wrong []string
 	ep, msg := addressOf(e, f)
 	if msg != "" {
+		wrong = append(wrong, msg)
+	}
+	if msg := mistyped(f.scopes); msg != "" {
 		wrong = append(wrong, msg)
 	}
 	port := 0
@@ -105,26 +137,68 @@ func signIn(ctx context.Context, e env, f *flags) error {
 	default:
 		say("the provider gave nothing to renew it with; it ends at %s", in.Expires.Local().Format("15:04"))
 	}
-	return tryLogin(ctx, ep, w, store, say)
+	return tryLogin(ctx, ep, w, store, f.scopes, say)
 }
 
 // tryLogin uses the new login once: a token that the server does not take, or
 // that may do nothing, is better known now.
-func tryLogin(ctx context.Context, ep endpoint, w *wire, store *login.Store, say func(string, ...any)) error {
+func tryLogin(ctx context.Context, ep endpoint, w *wire, store *login.Store, asked []string, say func(string, ...any)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ep.cred = signedIn{store, ep}
 	s, err := connect(ctx, ep, w, "")
+	var refused *statusError
+	if errors.As(err, &refused) && refused.reason == "credential_no_role" {
+		say("you are signed in, but your account has no role in this tenant, so no command will work until an administrator gives it one; signing in again, or for other scopes, changes nothing")
+	}
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	if held := inForce(ctx, ep, w); len(held) > 0 {
+		say("in force there: %s", strings.Join(held, " "))
+		if missing := missingOurs(asked, held); len(missing) > 0 {
+			say("your role there, or the token, leaves out %s", strings.Join(missing, " "))
+		}
+	}
 	n, err := s.countTools(ctx)
 	if err != nil {
 		return err
 	}
 	say("%s lets you use %d tools; telltale tools lists them", ep.resource, n)
 	return nil
+}
+
+// inForce asks the server which scopes it lets the login use, those that its
+// holder's role left over; nil when it does not say.
+func inForce(ctx context.Context, ep endpoint, w *wire) []string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(ep.resource, "/mcp")+"/api/v1/session", nil)
+	if err != nil {
+		return nil
+	}
+	res, err := ep.send(req, w)
+	if err != nil {
+		return nil
+	}
+	defer res.Body.Close()
+	var me struct {
+		Scopes []string `json:"scopes"`
+	}
+	if res.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(res.Body, maxErrorBody)).Decode(&me) != nil {
+		return nil
+	}
+	return me.Scopes
+}
+
+// missingOurs are the scopes of Telltale that were asked for and are not held.
+func missingOurs(asked, held []string) []string {
+	var out []string
+	for _, s := range asked {
+		if strings.HasPrefix(s, "telltale:") && !slices.Contains(held, s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // lacking are the wanted scopes that were not granted; nobody knows when the

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -169,12 +170,43 @@ func TestLoginAtARealProvider(t *testing.T) {
 	cliAt(t, home, url, "", "", "nodes").expect(t, exitFailed, "open to others", "chmod 600")
 }
 
+// TestLoginSaysWhatTheRoleLeaves of the scopes that the provider granted.
+func TestLoginSaysWhatTheRoleLeaves(t *testing.T) {
+	url, idp := stack(t, authtest.Config{})
+	signInAs(t, t.TempDir(), url, idp, authtest.Bob, "--scopes", "read,act,openid").expect(t, exitOK,
+		"in force there: telltale:read\n", "your role there, or the token, leaves out telltale:act\n", "lets you use")
+}
+
+// TestLoginTellsWhatTheServerSays before it is asked for a credential.
+func TestLoginTellsWhatTheServerSays(t *testing.T) {
+	for body, want := range map[string][]string{
+		`{"detail":"the tenant is away","next":["ask the operator"]}`:                                {"503: the tenant is away; ask the operator; reference id ref7"},
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"switched off; ask somebody"}}`: {"503: switched off; ask somebody; reference id ref7"},
+		"<html>": {"503 instead of asking"},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Telltale-Reference", "ref7")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, body)
+		}))
+		t.Cleanup(srv.Close)
+		cli(t, srv.URL+"/t/acme/mcp", "", "", "login", "--no-browser").expect(t, exitFailed, want...)
+	}
+}
+
+func TestProvidersOwnScopesAreNotOurs(t *testing.T) {
+	list := scopeWords("read openid,offline_access email api://x/.default https://x/telltale.read groups urn:x")
+	if msg := mistyped(list); msg != "" || list[0] != "telltale:read" {
+		t.Errorf("%v %s", list, msg)
+	}
+}
+
 // TestLoginWithoutARole: the provider knows erin, and the tenant gives her
 // nothing.
 func TestLoginWithoutARole(t *testing.T) {
 	url, idp := stack(t, authtest.Config{})
 	r := signInAs(t, t.TempDir(), url, idp, authtest.Erin)
-	r.expect(t, exitFailed, "signed in at", "403")
+	r.expect(t, exitFailed, "signed in at", "403", "your account has no role in this tenant")
 	if strings.Contains(r.err, "--scopes") {
 		t.Errorf("a login with other scopes would not help: %s", r.err)
 	}
@@ -242,6 +274,8 @@ func TestLoginUsage(t *testing.T) {
 	}{
 		"argument":    {[]string{"login", "now"}, "no argument"},
 		"port":        {[]string{"login", "--port", "70000"}, "--port \"70000\""},
+		"scope":       {[]string{"login", "--url", nobody, "--scopes", "read,diagnos"}, `no scope "diagnos"; Telltale's are read, payloads, diagnose, act, approve, maintain, admin`},
+		"long scope":  {[]string{"login", "--url", nobody, "--scopes", "telltale:Read openid"}, `no scope "Read"`},
 		"no URL":      {[]string{"login"}, "TELLTALE_URL"},
 		"plain http":  {[]string{"login", "--url", "http://telltale.example/t/acme/mcp"}, "unencrypted"},
 		"logout word": {[]string{"logout", "now"}, "no argument"},

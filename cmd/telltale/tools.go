@@ -180,7 +180,10 @@ func call(ctx context.Context, e env, f *flags) error {
 	defer s.Close()
 	res, err := s.callTool(ctx, f.rest[0], args)
 	var wire *jsonrpc.Error
+	var refused *statusError
 	switch {
+	case errors.As(err, &refused) && refused.code == jsonrpc.CodeInvalidParams:
+		return fmt.Errorf("%w; telltale tools lists the tools this token may use", err)
 	case errors.As(err, &wire):
 		return fmt.Errorf("%s (code %d); telltale tools lists the tools this token may use", wire.Message, wire.Code)
 	case err != nil:

@@ -21,7 +21,7 @@ func validate(ctx context.Context, e env, f *flags) error {
 	if _, err := ep.cred.token(ctx); err != nil {
 		return err
 	}
-	say("%s is there", ep.cred.words())
+	say("trying %s", ep.cred.words())
 	var versions []string
 	tools := 0
 	for _, v := range []string{"", "2025-11-25"} {
@@ -36,7 +36,7 @@ func validate(ctx context.Context, e env, f *flags) error {
 			return err
 		}
 	}
-	say("%s answers; protocol %s; %d tools", ep.url, strings.Join(versions, " and "), tools)
+	say("%s answers and takes it; protocol %s; %d tools", ep.url, strings.Join(versions, " and "), tools)
 	if tools == 0 {
 		say("no tool may be used; the credential needs telltale:read at least")
 		return errReported

@@ -34,9 +34,11 @@ func (f *Flow) discover(ctx context.Context, resource string) (scopes []string, 
 	if err != nil {
 		return nil, "", &Unreachable{resource, err}
 	}
-	drain(res)
+	told := words(res)
 	switch {
 	case res.StatusCode == http.StatusUnauthorized:
+	case told != "" && res.StatusCode >= 400:
+		return nil, "", wrong("", "%s answers %d: %s", resource, res.StatusCode, told)
 	case res.StatusCode == http.StatusNotFound:
 		return nil, "", wrong("it looks like https://HOST/t/TENANT/mcp", "there is no MCP endpoint at %s", resource)
 	case res.StatusCode >= 300 && res.StatusCode < 400:
@@ -66,6 +68,28 @@ func (f *Flow) discover(ctx context.Context, resource string) (scopes []string, 
 		return nil, "", wrong("", "the tenant does not accept the identity provider %s; it names %s", f.Issuer, strings.Join(m.Servers, " "))
 	}
 	return scopes, f.Issuer, nil
+}
+
+// words is what the server says of a refusal, in a problem document or as a
+// JSON-RPC error: its message, the next step and the reference id.
+func words(res *http.Response) string {
+	var doc struct {
+		Detail string   `json:"detail"`
+		Next   []string `json:"next"`
+		Error  struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	err := json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&doc)
+	drain(res)
+	if err != nil || doc.Detail+doc.Error.Message == "" {
+		return ""
+	}
+	list := append([]string{doc.Detail + doc.Error.Message}, doc.Next...)
+	if ref := res.Header.Get("Telltale-Reference"); ref != "" {
+		list = append(list, "reference id "+ref)
+	}
+	return strings.Join(list, "; ")
 }
 
 // errNoProvider: an unknown tenant answers like one without a provider.
