@@ -189,7 +189,7 @@ func sentOf(body any) []string {
 		switch {
 		case !f.IsExported() || name == "" || name == "-" || v.Field(i).IsZero():
 		case f.Tag.Get("audit") == "value":
-			out = append(out, name+"="+clip(fmt.Sprint(v.Field(i).Interface())))
+			out = append(out, name+"="+clip(fmt.Sprint(reflect.Indirect(v.Field(i)).Interface())))
 		default:
 			out = append(out, name)
 		}

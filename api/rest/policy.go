@@ -6,6 +6,7 @@ import (
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // Policies keeps what tenants are held to.
@@ -14,17 +15,18 @@ type Policies interface {
 	SetPolicy(ctx context.Context, scope tenants.Scope, p tenants.Policy, since *time.Time) (access.PolicyState, error)
 }
 
-// policyBody is a policy; what is left out is the server's default.
+// policyBody is a policy as it is shown; what is left out is the server's
+// default.
 type policyBody struct {
-	Scopes         []string `json:"scopes,omitempty" audit:"value"`
-	FirstScopes    []string `json:"first_scopes,omitempty" audit:"value"`
-	PrincipalRate  int      `json:"principal_rate,omitempty" audit:"value"`
-	TenantRate     int      `json:"tenant_rate,omitempty" audit:"value"`
-	MaxNodes       int      `json:"max_nodes,omitempty" audit:"value"`
-	MaxTokens      int      `json:"max_tokens,omitempty" audit:"value"`
-	MaxIssuers     int      `json:"max_issuers,omitempty" audit:"value"`
-	MaxMembers     int      `json:"max_members,omitempty" audit:"value"`
-	MaxEnrolTokens int      `json:"max_enrol_tokens,omitempty" audit:"value"`
+	Scopes         []string `json:"scopes,omitempty"`
+	FirstScopes    []string `json:"first_scopes,omitempty"`
+	PrincipalRate  int      `json:"principal_rate,omitempty"`
+	TenantRate     int      `json:"tenant_rate,omitempty"`
+	MaxNodes       int      `json:"max_nodes,omitempty"`
+	MaxTokens      int      `json:"max_tokens,omitempty"`
+	MaxIssuers     int      `json:"max_issuers,omitempty"`
+	MaxMembers     int      `json:"max_members,omitempty"`
+	MaxEnrolTokens int      `json:"max_enrol_tokens,omitempty"`
 }
 
 func viewPolicy(p tenants.Policy) policyBody {
@@ -69,11 +71,13 @@ func (s *Server) getQuotas(c *call) (any, error) {
 	return s.viewQuotas(c, p), nil
 }
 
+// setQuotas changes what is named and keeps the rest, so that a change of one
+// number takes nothing back that somebody else gave.
 func (s *Server) setQuotas(c *call) (any, error) {
 	if err := c.query.done(); err != nil {
 		return nil, err
 	}
-	var in policyBody
+	var in policyChange
 	if err := s.decode(c.w, c.r, &in); err != nil {
 		return nil, err
 	}
@@ -81,22 +85,26 @@ func (s *Server) setQuotas(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := tenants.Policy{
-		PrincipalRate: in.PrincipalRate, TenantRate: in.TenantRate, MaxNodes: in.MaxNodes, MaxTokens: in.MaxTokens,
-		MaxIssuers: in.MaxIssuers, MaxMembers: in.MaxMembers, MaxEnrolTokens: in.MaxEnrolTokens,
-	}
-	if p.Scopes, err = scopesOf("scopes", in.Scopes); err != nil {
-		return nil, err
-	}
-	if p.FirstScopes, err = scopesOf("first_scopes", in.FirstScopes); err != nil {
-		return nil, err
-	}
-	if in.Scopes != nil && p.Scopes == 0 {
-		return nil, badBody("scopes", "an empty list would allow every scope").Do("name the scopes that tokens may hold, or leave scopes out for all")
-	}
-	state, err := s.cfg.Policies.SetPolicy(c.r.Context(), c.scope, p, since)
+	change, err := in.change()
 	if err != nil {
 		return nil, err
 	}
-	return s.viewQuotas(c, state), nil
+	for try := 1; ; try++ {
+		old, err := s.cfg.Policies.Policy(c.r.Context(), c.scope)
+		if err != nil {
+			return nil, err
+		}
+		at := &old.UpdatedAt // what is kept must not have changed meanwhile
+		if since != nil {
+			at = since
+		}
+		state, err := s.cfg.Policies.SetPolicy(c.r.Context(), c.scope, change(old.Set), at)
+		if since == nil && try < policyTries && err != nil && fault.Of(err).Reason == "changed_meanwhile" {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return s.viewQuotas(c, state), nil
+	}
 }
