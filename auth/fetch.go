@@ -123,6 +123,13 @@ func (f *Fetcher) check(raw string) error {
 	return nil
 }
 
+// HTTPLoopback reports whether a URL is plain http on this machine, which a
+// Fetcher takes only when AllowHTTPLoopback says so.
+func HTTPLoopback(raw string) bool {
+	u, err := url.Parse(raw)
+	return err == nil && u.Scheme == "http" && isLoopback(strings.ToLower(u.Hostname()))
+}
+
 // dial checks the address that is dialled, after every resolution.
 func (f *Fetcher) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)

@@ -206,7 +206,7 @@ func (t *issuerTest) roles() {
 	case len(t.i.Roles) == 0:
 		t.pass(name, want, "no rule: members only")
 	default:
-		t.pass(name, want, fmt.Sprintf("%d rules", len(t.i.Roles)))
+		t.pass(name, want, tenants.RuleCount(len(t.i.Roles)))
 	}
 }
 

@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"net/netip"
+	"strconv"
 	"time"
 )
 
@@ -137,6 +138,14 @@ type Attempt struct {
 	Principal string // of a verified caller
 	Client    string // client id of a verified caller, else the User-Agent, cleaned and cut
 	From      netip.Addr
+}
+
+// RuleCount writes how many rules there are.
+func RuleCount(n int) string {
+	if n == 1 {
+		return "1 rule"
+	}
+	return strconv.Itoa(n) + " rules"
 }
 
 // Step is one line of a test of an issuer or a connection: what was looked at,

@@ -142,7 +142,7 @@ func (s *Server) checklist(ctx context.Context, scope tenants.Scope) ([]tenants.
 		list[2].Next = "add the identity provider that your people sign in with, or use operator tokens"
 	}
 	for _, i := range trust.Issuers {
-		roles := tenants.Step{Name: "roles", OK: len(i.Roles) > 0, Expected: "a rule that gives scopes to those who sign in at " + i.URL, Received: fmt.Sprintf("%d rules", len(i.Roles))}
+		roles := tenants.Step{Name: "roles", OK: len(i.Roles) > 0, Expected: "a rule that gives scopes to those who sign in at " + i.URL, Received: tenants.RuleCount(len(i.Roles))}
 		if !roles.OK {
 			roles.Next = "add a rule to the issuer, or members by name: without either nobody of it may do anything"
 		}

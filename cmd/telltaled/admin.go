@@ -61,8 +61,39 @@ func withAdminOn(ctx context.Context, e env, d *database, before func() error, l
 	if err := a.schemaCurrent(ctx); err != nil {
 		return err
 	}
-	a.command, a.arguments = name, told(fs)
-	return a.ended(ctx, run(ctx, a, fs.Args()))
+	a.person, a.command, a.arguments = osUser(e.getenv), name, told(fs)
+	return spelled(fs, operands, a.ended(ctx, run(ctx, a, fs.Args())))
+}
+
+// misspelt is a mistake in what a person wrote, with its name on the command
+// line.
+type misspelt struct {
+	error
+	as string // "--flag", "OPERAND" or, where there is neither, the field
+}
+
+func (m misspelt) Unwrap() error { return m.error }
+
+// spelled names the argument that an error is about as the command line does.
+func spelled(fs *flag.FlagSet, operands []string, err error) error {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Field == "" {
+		return err
+	}
+	field, _, _ := strings.Cut(f.Field, "[")
+	field, _, _ = strings.Cut(field, ".")
+	name := strings.ReplaceAll(field, "_", "-")
+	for _, as := range []string{name, strings.TrimSuffix(name, "s"), name + "-file", strings.TrimSuffix(name, "-value")} {
+		if fs.Lookup(as) != nil {
+			return misspelt{err, "--" + as}
+		}
+	}
+	for _, o := range operands {
+		if o = strings.Trim(o, "[]"); strings.EqualFold(o, name) {
+			return misspelt{err, o}
+		}
+	}
+	return misspelt{err, f.Field}
 }
 
 // told writes what a command was told, for the audit: its operands and the
@@ -140,7 +171,11 @@ func explain(err error) string {
 	if s == "" || f.Kind == fault.Internal || f.Kind == fault.Unavailable { // people at the shell may see the cause
 		s = err.Error()
 	}
-	if f.Field != "" && !strings.Contains(s, f.Field) {
+	var m misspelt
+	switch {
+	case errors.As(err, &m) && !strings.Contains(s, m.as):
+		s = m.as + ": " + s
+	case m.as == "" && f.Field != "" && !strings.Contains(s, f.Field):
 		s = "--" + strings.ReplaceAll(f.Field, "_", "-") + ": " + s
 	}
 	if f.Next != "" {

@@ -22,10 +22,13 @@ func auditVerify(ctx context.Context, e env, args []string) error {
 	var tenant string
 	return withAdminFor(ctx, e, exportTimeout, "audit verify", args, func(fs *flag.FlagSet) {
 		fs.StringVar(&tenant, "tenant", "", "only the tenant with this `SLUG`; default: all")
-	}, nil, func(ctx context.Context, a *admin, _ []string) error {
+	}, []string{"[SLUG]"}, func(ctx context.Context, a *admin, args []string) error {
+		tenant, err := oneSlug(tenant, args)
+		if err != nil {
+			return err
+		}
 		var list []tenants.Tenant
 		if tenant == "" {
-			var err error
 			if list, err = a.directory.ListTenants(ctx); err != nil {
 				return err
 			}
@@ -39,7 +42,7 @@ func auditVerify(ctx context.Context, e env, args []string) error {
 		record := audit.New(a.db, audit.Config{}, slog.New(slog.DiscardHandler))
 		var failed []error
 		var notes []string
-		err := table(e.stdout, "TENANT\tSEALS\tROWS\tFIRST\tLAST\tUNSEALED\tRESULT", func(row func(...any)) error {
+		err = table(e.stdout, "TENANT\tSEALS\tROWS\tFIRST\tLAST\tUNSEALED\tRESULT", func(row func(...any)) error {
 			for _, t := range list {
 				v, err := record.Verify(ctx, t.ID)
 				if err != nil {
@@ -96,14 +99,18 @@ func auditList(ctx context.Context, e env, args []string) error {
 	var q audit.Query
 	var since ago
 	return withAdmin(ctx, e, "audit list", args, func(fs *flag.FlagSet) {
-		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG` (mandatory)")
+		fs.StringVar(&tenant, "tenant", "", "the tenant's `SLUG`, as an alternative to the word after the flags")
 		fs.StringVar(&q.Principal, "principal", "", "only of the caller with this `ID`")
 		fs.StringVar(&q.Action, "action", "", "only this `ACTION`: a tool, or a method and route such as 'POST tokens'")
 		fs.StringVar(&outcome, "outcome", "", "only this `OUTCOME`: ok, refused, failed or started")
 		fs.StringVar(&q.Reference, "reference", "", "only with this reference `ID`")
 		fs.Var(&since, "since", "only from this `TIME` on: RFC 3339, or a duration before now such as 1h")
 		fs.IntVar(&q.Limit, "limit", tenants.DefaultListRows, "this `NUMBER` of entries at most, up to 200")
-	}, nil, func(ctx context.Context, a *admin, _ []string) error {
+	}, []string{"[SLUG]"}, func(ctx context.Context, a *admin, args []string) error {
+		tenant, err := oneSlug(tenant, args)
+		if err != nil {
+			return err
+		}
 		sc, err := a.scope(ctx, tenant)
 		if err != nil {
 			return err
@@ -128,6 +135,17 @@ func auditList(ctx context.Context, e env, args []string) error {
 	})
 }
 
+// oneSlug is the tenant that --tenant or an operand names.
+func oneSlug(tenant string, args []string) (string, error) {
+	if len(args) == 0 {
+		return tenant, nil
+	}
+	if tenant != "" && tenant != args[0] {
+		return "", fmt.Errorf("%w: --tenant names %q and the command %q: give one of them", errUsage, tenant, args[0])
+	}
+	return args[0], nil
+}
+
 // ago is a time given as such or as a duration before now.
 type ago struct{ at time.Time }
 
@@ -146,7 +164,7 @@ func (a *ago) Set(v string) (err error) {
 		return nil
 	}
 	if a.at, err = time.Parse(time.RFC3339, v); err != nil {
-		return errors.New("want a time such as 2026-01-02T15:04:05Z, or a duration before now such as 1h")
+		return errors.New("want an RFC 3339 time such as 2026-01-02T15:04:05Z, or a duration before now such as 1h")
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/migrations"
 	"github.com/telltale-dev/telltale/tenants"
@@ -77,6 +78,7 @@ type admin struct {
 	directory *directory.Service
 	access    *access.Service
 
+	person    string       // who is at the shell; empty in the server
 	command   string       // its words; empty in the server
 	arguments string       // what it was told, without secrets
 	acting    *audit.Entry // what it is about to do, see begun
@@ -95,7 +97,9 @@ func (a *admin) scope(ctx context.Context, slug string) (tenants.Scope, error) {
 		return tenants.Scope{}, err
 	}
 	sc := auth.Local(t, "telltaled", tenants.Admin)
-	sc.Principal.Name = osUser()
+	if a.person != "" {
+		sc.Principal.Name = a.person
+	}
 	return sc, a.begun(ctx, sc)
 }
 
@@ -124,11 +128,15 @@ func (a *admin) schemaCurrent(ctx context.Context) error {
 	return nil
 }
 
-// osUser names the person at the shell, as far as the system knows.
-func osUser() string {
+// osUser names the person at the shell, as far as the system knows. What sudo
+// says is believed of root alone: everybody else can set it.
+func osUser(getenv func(string) (string, bool)) string {
 	u, err := user.Current()
 	if err != nil {
 		return "telltaled"
+	}
+	if by, ok := getenv("SUDO_USER"); ok && u.Uid == "0" && by != "" && by != u.Username {
+		return inspector.CleanText(by) + " as " + u.Username
 	}
 	return u.Username
 }

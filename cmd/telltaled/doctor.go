@@ -19,6 +19,9 @@ type finding struct{ what, state, mend string }
 
 var errUnwell = errors.New("something is wrong: see above")
 
+// doctorHint is for who has no installed server yet.
+const doctorHint = "\ndoctor looks at the settings of an installed server: name its file with --config. 'telltaled dev' needs none of them."
+
 // doctor looks at everything serve needs and says how to mend what is wrong.
 // It changes nothing.
 func doctor(ctx context.Context, e env, args []string) error {
@@ -52,6 +55,7 @@ func doctor(ctx context.Context, e env, args []string) error {
 		}
 	}
 	if !well {
+		fmt.Fprintln(e.stdout, doctorHint)
 		return errUnwell
 	}
 	return nil

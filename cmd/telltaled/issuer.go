@@ -28,6 +28,9 @@ type issuerTools struct {
 	oauth  *auth.OAuth
 }
 
+// allowLoopback is the next step where an issuer is plain http on this machine.
+const allowLoopback = "on a development stack, give --allow-http-loopback to this command too; elsewhere give the provider's https URL"
+
 // withIssuers is withAdmin for commands that seal, or ask an issuer.
 func withIssuers(ctx context.Context, e env, name string, args []string, define func(*flag.FlagSet), operands []string, run func(context.Context, *admin, *issuerTools, []string) error) error {
 	var d database
@@ -66,7 +69,17 @@ func (it *issuerTools) open(d *database) error {
 // roleRules is a repeated --role.
 type roleRules []tenants.RoleRule
 
-func (r *roleRules) String() string { return "" }
+// String writes the rules for the audit.
+func (r *roleRules) String() string {
+	if r == nil {
+		return ""
+	}
+	var out []string
+	for _, rule := range *r {
+		out = append(out, ruleText(rule))
+	}
+	return strings.Join(out, "; ")
+}
 
 // Set reads CLAIM=VALUE:SCOPES or *:SCOPES, and after an @ labels that limit
 // the rule to nodes. The value may hold colons: the scopes follow the last one
@@ -151,6 +164,10 @@ func issuerAdd(ctx context.Context, e env, args []string) error {
 			return err
 		}
 		draft, err := a.access.DraftIssuer(ctx, sc, spec)
+		var f *fault.Error
+		if errors.As(err, &f) && f.Field == "url" && !it.cfg.issuerLoopback && auth.HTTPLoopback(spec.URL) {
+			return f.Do(allowLoopback)
+		}
 		if err != nil {
 			return err
 		}
@@ -223,6 +240,9 @@ func showIssuerTest(ctx context.Context, e env, a *admin, it *issuerTools, i ten
 			row(s.Name, result, dash(s.Expected), dash(s.Received))
 			if !s.OK {
 				failed = append(failed, s.Name)
+				if s.Name == "url" && !it.cfg.issuerLoopback && auth.HTTPLoopback(i.URL) {
+					s.Next = allowLoopback
+				}
 				if s.Next != "" {
 					next = append(next, fmt.Sprintf("%s: %s", s.Name, s.Next))
 				}

@@ -65,8 +65,8 @@ func commands() []command {
 		{"member list", "SLUG", "list a tenant's members", memberList},
 		{"member remove", "SLUG MEMBER", "admit a member no longer", memberRemove},
 		{"node revoke", "NODE", "revoke a node's identity; its streams are cut within 5 seconds", nodeRevoke},
-		{"audit list", "", "list the newest entries of a tenant's audit", auditList},
-		{"audit verify", "", "walk the chain of every tenant's audit, or of one, and fail if it is broken", auditVerify},
+		{"audit list", "SLUG", "list the newest entries of a tenant's audit", auditList},
+		{"audit verify", "[SLUG]", "walk the chain of every tenant's audit, or of one, and fail if it is broken", auditVerify},
 		{"doctor", "", "check configuration, database, TLS and clock, and say how to mend what is wrong", doctor},
 		{"version", "", "print the version", func(_ context.Context, e env, _ []string) error {
 			fmt.Fprintln(e.stdout, version)

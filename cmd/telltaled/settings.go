@@ -48,7 +48,8 @@ func (w *words) String() string {
 }
 
 // load fills a flag set: flag > environment > file (--config, which every
-// command has) > default. operands names the words that must follow the flags.
+// command has) > default. operands names the words that must follow the flags;
+// one in brackets may be left out.
 // Every mistake of every source is reported together.
 func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 	config := fs.String("config", "", "YAML `FILE` of settings; those of serve may stand in it for every command")
@@ -99,7 +100,7 @@ func load(fs *flag.FlagSet, e env, args []string, operands ...string) error {
 			}
 		}
 	}
-	for i := len(given); i < len(operands); i++ {
+	for i := len(given); i < len(operands) && operands[i][0] != '['; i++ {
 		bad = append(bad, fmt.Errorf("%s is missing", operands[i]))
 	}
 	for i := len(operands); i < len(given); i++ {
