@@ -163,7 +163,7 @@ func TestForeignCredentialsDoNotExist(t *testing.T) {
 	}{{"another tenant's", w.admin, theirs}, {"one that reaches further", w.restricted, wide}, {"another tenant's, limited", w.restricted, theirs}} {
 		for _, a := range []struct{ method, path, body string }{
 			{"DELETE", "/tokens/{token}", ""}, {"DELETE", "/enrol-tokens/{enrol}", ""},
-			{"GET", "/issuers/{issuer}", ""}, {"PUT", "/issuers/{issuer}", `{"name":"mine"}`}, {"DELETE", "/issuers/{issuer}", ""}, {"POST", "/issuers/{issuer}/test", ""},
+			{"GET", "/issuers/{issuer}", ""}, {"PUT", "/issuers/{issuer}?force=true", `{"name":"mine"}`}, {"DELETE", "/issuers/{issuer}", ""}, {"POST", "/issuers/{issuer}/test", ""},
 			{"GET", "/members/{member}", ""}, {"PUT", "/members/{member}", `{"scopes":["telltale:read"],"nodes":{"labels":{"role":"db"}}}`}, {"DELETE", "/members/{member}", ""},
 		} {
 			if c.token == w.restricted && strings.HasPrefix(a.path, "/issuers/") && (a.method != "GET" || c.ids == wide) {
@@ -237,16 +237,16 @@ func TestNothingWiderThanItself(t *testing.T) {
 // TestLostUpdates: a change on what somebody else changed meanwhile is refused.
 func TestLostUpdates(t *testing.T) {
 	w := newWorld(t)
-	for _, c := range []struct{ path, one, two string }{
-		{"/issuers/" + w.trusted().ID, `{"name":"one","client_id":"c"}`, `{"name":"two","client_id":"c"}`}, {"/quotas", `{"max_issuers":60}`, `{"max_issuers":50}`},
+	for _, c := range []struct{ path, force, one, two string }{
+		{"/issuers/" + w.trusted().ID, "?force=true", `{"name":"one","client_id":"c"}`, `{"name":"two","client_id":"c"}`}, {"/quotas", "", `{"max_issuers":60}`, `{"max_issuers":50}`},
 	} {
 		path := "/t/acme/api/v1" + c.path
 		seen := w.do("GET", path, w.admin, "")
-		first := w.do("PUT", path, w.admin, c.one, header{"If-Match", seen.Header.Get("ETag")})
+		first := w.do("PUT", path+c.force, w.admin, c.one, header{"If-Match", seen.Header.Get("ETag")})
 		if first.StatusCode != 200 || first.Header.Get("ETag") == seen.Header.Get("ETag") || seen.Header.Get("ETag") == "" {
 			t.Fatalf("%s: %d %v %s", c.path, first.StatusCode, first.Header, first.body)
 		}
-		late := w.do("PUT", path, w.admin, c.two, header{"If-Match", seen.Header.Get("ETag")})
+		late := w.do("PUT", path+c.force, w.admin, c.two, header{"If-Match", seen.Header.Get("ETag")})
 		if p := late.problem(t); late.StatusCode != 412 || p.Reason != "changed_meanwhile" || late.Header.Get("ETag") != "" {
 			t.Errorf("%s: %d %+v", c.path, late.StatusCode, p)
 		}
@@ -254,12 +254,12 @@ func TestLostUpdates(t *testing.T) {
 			t.Errorf("%s: changed by a refused write", c.path)
 		}
 		for _, match := range []string{first.Header.Get("ETag"), "", "*"} {
-			if r := w.do("PUT", path, w.admin, c.two, header{"If-Match", match}); r.StatusCode != 200 {
+			if r := w.do("PUT", path+c.force, w.admin, c.two, header{"If-Match", match}); r.StatusCode != 200 {
 				t.Errorf("%s with %q: %d %s", c.path, match, r.StatusCode, r.body)
 			}
 		}
 		for _, match := range []string{"x", `"`, `"!"`, `W/"1"`, `"1", "2"`, `"-5"`} {
-			if r := w.do("PUT", path, w.admin, c.two, header{"If-Match", match}); r.StatusCode != 400 {
+			if r := w.do("PUT", path+c.force, w.admin, c.two, header{"If-Match", match}); r.StatusCode != 400 {
 				t.Errorf("%s with %q: %d", c.path, match, r.StatusCode)
 			}
 		}
@@ -281,7 +281,7 @@ func TestSecretsAreShownOnce(t *testing.T) {
 	var enrol enrolTokenMade
 	w.must(json.Unmarshal(w.do("POST", "/t/acme/api/v1/tokens", w.admin, `{"name":"ci","scopes":["telltale:read"],"networks":["192.0.2.0/24"],"expires_at":"2999-01-01T00:00:00Z"}`).body, &tok))
 	w.must(json.Unmarshal(w.do("POST", "/t/acme/api/v1/enrol-tokens", w.admin, `{}`).body, &enrol))
-	made := w.do("POST", "/t/acme/api/v1/issuers", w.admin, `{"url":"https://idp.example.com","client_id":"c","client_secret":"correct-horse","opaque":true,"roles":[{"claim":"groups","value":"sre","scopes":["telltale:act"]}]}`)
+	made := w.do("POST", "/t/acme/api/v1/issuers?force=true", w.admin, `{"url":"https://idp.example.com","client_id":"c","client_secret":"correct-horse","opaque":true,"roles":[{"claim":"groups","value":"sre","scopes":["telltale:act"]}]}`)
 	var i issuerView
 	w.must(json.Unmarshal(made.body, &i))
 	if made.StatusCode != 201 || made.Header.Get("Location") != "/t/acme/api/v1/issuers/"+i.ID || !i.HasClientSecret || i.Name != "idp.example.com" {
@@ -310,11 +310,14 @@ func TestSecretsAreShownOnce(t *testing.T) {
 		t.Error("the token is nowhere in the lists")
 	}
 	// Without the secret a change keeps it, and an empty one removes it.
-	for body, want := range map[string]bool{`{"client_id":"c","opaque":true}`: true, `{"client_id":"c","client_secret":""}`: false} {
+	for _, c := range []struct { // in this order
+		body string
+		want bool
+	}{{`{"client_id":"c","opaque":true}`, true}, {`{"client_id":"c","client_secret":""}`, false}} {
 		var after issuerView
-		w.must(json.Unmarshal(w.do("PUT", "/t/acme/api/v1/issuers/"+i.ID, w.admin, body).body, &after))
-		if after.HasClientSecret != want || len(after.Roles) != 0 || len(after.Notes) == 0 {
-			t.Errorf("%s: %+v", body, after)
+		w.must(json.Unmarshal(w.do("PUT", "/t/acme/api/v1/issuers/"+i.ID+"?force=true", w.admin, c.body).body, &after))
+		if after.HasClientSecret != c.want || len(after.Roles) != 0 || len(after.Notes) == 0 {
+			t.Errorf("%s: %+v", c.body, after)
 		}
 	}
 }
@@ -368,7 +371,7 @@ func TestFullQuotas(t *testing.T) {
 		t.Fatalf("%d %s", r.StatusCode, r.body)
 	}
 	for path, body := range map[string]string{
-		"tokens": `{"name":"t","scopes":["telltale:read"]}`, "enrol-tokens": `{}`, "issuers": `{"url":"https://x.example.com"}`, "members": `{"issuer_id":"` + w.trusted().ID + `","subject":"s","scopes":["telltale:read"]}`,
+		"tokens": `{"name":"t","scopes":["telltale:read"]}`, "enrol-tokens": `{}`, "issuers": `{"url":"https://x.example.com","name":"good"}`, "members": `{"issuer_id":"` + w.trusted().ID + `","subject":"s","scopes":["telltale:read"]}`,
 	} {
 		r := w.do("POST", "/t/acme/api/v1/"+path, w.admin, body)
 		word := strings.ReplaceAll(path, "-", "_")

@@ -4,17 +4,22 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // Issuers keeps the identity providers that a tenant trusts.
 type Issuers interface {
 	CreateIssuer(ctx context.Context, scope tenants.Scope, spec access.IssuerSpec) (tenants.Issuer, error)
 	UpdateIssuer(ctx context.Context, scope tenants.Scope, id string, spec access.IssuerSpec, since *time.Time) (tenants.Issuer, error)
+	// DraftNew and DraftChange are what would be stored.
+	DraftNew(ctx context.Context, scope tenants.Scope, spec access.IssuerSpec) (tenants.Issuer, error)
+	DraftChange(ctx context.Context, scope tenants.Scope, id string, spec access.IssuerSpec, since *time.Time) (tenants.Issuer, error)
 	DeleteIssuer(ctx context.Context, scope tenants.Scope, id string) error
 	GetIssuer(ctx context.Context, scope tenants.Scope, id string) (tenants.Issuer, error)
 	ListIssuers(ctx context.Context, scope tenants.Scope, cursor string, limit int) (issuers []tenants.Issuer, next string, err error)
@@ -68,6 +73,8 @@ type issuerView struct {
 	CreatedAt         time.Time  `json:"created_at"`
 	UpdatedAt         time.Time  `json:"updated_at"`
 	Notes             []string   `json:"notes,omitempty"`
+
+	Steps []tenants.Step `json:"steps,omitempty"` // of the test before it was stored
 }
 
 func viewIssuer(i tenants.Issuer) issuerView {
@@ -123,13 +130,20 @@ type issuerRequest struct {
 	Roles             []roleBody `json:"roles,omitempty"`
 }
 
-func (s *Server) issuerSpec(c *call) (spec access.IssuerSpec, err error) {
+// issuerSpec reads what is to be stored, and whether a failing test keeps it
+// from being stored.
+func (s *Server) issuerSpec(c *call) (spec access.IssuerSpec, force bool, err error) {
+	force = c.query.oneOf("force", "false", "true") == "true"
 	if err := c.query.done(); err != nil {
-		return spec, err
+		return spec, force, err
 	}
 	var in issuerRequest
 	if err := s.decode(c.w, c.r, &in); err != nil {
-		return spec, err
+		return spec, force, err
+	}
+	if force {
+		rec := callOf(c.r.Context())
+		rec.sent = append(rec.sent, "force=true")
 	}
 	spec = access.IssuerSpec{
 		Name: in.Name, URL: in.URL, JWKSURL: in.JWKSURL, IntrospectionURL: in.IntrospectionURL, ClientID: in.ClientID, ClientSecret: in.ClientSecret,
@@ -139,25 +153,33 @@ func (s *Server) issuerSpec(c *call) (spec access.IssuerSpec, err error) {
 	for n, r := range in.Roles {
 		field := fmt.Sprintf("roles[%d]", n)
 		if r.Everybody == (r.Claim != "" || r.Value != "") {
-			return spec, badBody(field, "a rule has a claim and a value, or is for everybody").Do(`give claim and value, or "everybody": true for whoever has an account at the issuer`)
+			return spec, force, badBody(field, "a rule has a claim and a value, or is for everybody").Do(`give claim and value, or "everybody": true for whoever has an account at the issuer`)
 		}
 		rule := tenants.RoleRule{Claim: r.Claim, Value: r.Value}
 		if !r.Everybody && r.Claim == "" {
-			return spec, badBody(field+".claim", "the claim is missing")
+			return spec, force, badBody(field+".claim", "the claim is missing")
 		}
 		if rule.Scopes, err = scopesOf(field+".scopes", r.Scopes); err != nil {
-			return spec, err
+			return spec, force, err
 		}
 		if rule.Nodes, err = r.Nodes.selector(field + ".nodes"); err != nil {
-			return spec, err
+			return spec, force, err
 		}
 		spec.Roles = append(spec.Roles, rule)
 	}
-	return spec, nil
+	return spec, force, nil
 }
 
 func (s *Server) createIssuer(c *call) (any, string, error) {
-	spec, err := s.issuerSpec(c)
+	spec, force, err := s.issuerSpec(c)
+	if err != nil {
+		return nil, "", err
+	}
+	draft, err := s.cfg.Issuers.DraftNew(c.r.Context(), c.scope, spec)
+	if err != nil {
+		return nil, "", err
+	}
+	steps, err := s.tested(c, draft, force)
 	if err != nil {
 		return nil, "", err
 	}
@@ -166,7 +188,9 @@ func (s *Server) createIssuer(c *call) (any, string, error) {
 		return nil, "", err
 	}
 	c.version(i.UpdatedAt)
-	return viewIssuer(i), "issuers/" + i.ID, nil
+	v := viewIssuer(i)
+	v.Steps = steps
+	return v, "issuers/" + i.ID, nil
 }
 
 func (s *Server) getIssuer(c *call) (any, error) {
@@ -186,7 +210,7 @@ func (s *Server) issuerOf(c *call) (tenants.Issuer, error) {
 }
 
 func (s *Server) updateIssuer(c *call) (any, error) {
-	spec, err := s.issuerSpec(c)
+	spec, force, err := s.issuerSpec(c)
 	if err != nil {
 		return nil, err
 	}
@@ -194,12 +218,48 @@ func (s *Server) updateIssuer(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.cfg.Issuers.UpdateIssuer(c.r.Context(), c.scope, c.r.PathValue("issuer"), spec, since)
+	id := c.r.PathValue("issuer")
+	draft, err := s.cfg.Issuers.DraftChange(c.r.Context(), c.scope, id, spec, since)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := s.tested(c, draft, force)
+	if err != nil {
+		return nil, err
+	}
+	i, err := s.cfg.Issuers.UpdateIssuer(c.r.Context(), c.scope, id, spec, since)
 	if err != nil {
 		return nil, err
 	}
 	c.version(i.UpdatedAt)
-	return viewIssuer(i), nil
+	v := viewIssuer(i)
+	v.Steps = steps
+	return v, nil
+}
+
+// tested asks an issuer that is about to be stored, and refuses it when a step
+// fails. force stores it all the same.
+func (s *Server) tested(c *call, draft tenants.Issuer, force bool) ([]tenants.Step, error) {
+	steps := s.cfg.IssuerTest.Test(c.r.Context(), draft)
+	var failed, next []string
+	for _, step := range steps {
+		if step.OK {
+			continue
+		}
+		what := step.Name
+		if step.Received != "" {
+			what += " (received " + step.Received + ")"
+		}
+		failed = append(failed, what)
+		if step.Next != "" {
+			next = append(next, step.Name+": "+step.Next)
+		}
+	}
+	if len(failed) == 0 || force {
+		return steps, nil
+	}
+	return nil, fault.New(fault.Precondition, "issuer_test_failed", "nothing was stored: the test of the issuer failed at "+strings.Join(failed, ", ")).
+		Do(strings.Join(append(next, "mend it, or store it all the same with ?force=true"), "; "))
 }
 
 func (s *Server) deleteIssuer(c *call) error {

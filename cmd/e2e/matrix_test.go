@@ -36,7 +36,7 @@ func trustSigner(t *testing.T, x tenant, s *authtest.Signer, more map[string]any
 		}
 	}
 	var made map[string]any
-	if status := rest(t, x, "admin", http.MethodPost, "/issuers", body, &made); status != http.StatusCreated {
+	if status := rest(t, x, "admin", http.MethodPost, "/issuers?force=true", body, &made); status != http.StatusCreated {
 		t.Fatalf("trust an issuer: %d %v", status, made)
 	}
 	return made["id"].(string)

@@ -117,9 +117,9 @@ func withdrawals(t *testing.T, r *replicas) {
 	r.do(t, r.b, x, "DELETE", "/tokens/"+idPattern.FindStringSubmatch(made)[1], "")
 	r.both(t, "a revoked token", x, secret, 401, 401)
 
-	r.do(t, r.a, x, "PUT", "/issuers/"+issuer, fmt.Sprintf(`{"client_id":%q,"opaque":true,"roles":[{"claim":"groups","value":"wane-viewers","scopes":["telltale:read"]}]}`, authtest.IntrospectID))
+	r.do(t, r.a, x, "PUT", "/issuers/"+issuer+"?force=true", fmt.Sprintf(`{"client_id":%q,"opaque":true,"roles":[{"claim":"groups","value":"wane-viewers","scopes":["telltale:read"]}]}`, authtest.IntrospectID))
 	r.both(t, "a role taken away", x, sre, 403, 403)
-	r.do(t, r.b, x, "PUT", "/issuers/"+issuer, fmt.Sprintf(`{"client_id":%q,"opaque":true,"roles":[{"claim":"groups","value":"wane-sre","scopes":["telltale:read"]}]}`, authtest.IntrospectID))
+	r.do(t, r.b, x, "PUT", "/issuers/"+issuer+"?force=true", fmt.Sprintf(`{"client_id":%q,"opaque":true,"roles":[{"claim":"groups","value":"wane-sre","scopes":["telltale:read"]}]}`, authtest.IntrospectID))
 	r.both(t, "a role given back", x, sre, 200, 200)
 
 	r.a.admin("tenant", "mcp", "wane", "off")

@@ -98,7 +98,7 @@ func (s *Service) UpdateIssuer(ctx context.Context, sc tenants.Scope, id string,
 		case since != nil && !since.Equal(old.UpdatedAt):
 			return changedMeanwhile()
 		case spec.URL != "" && spec.URL != old.URL:
-			return fault.Bad("url", "an issuer keeps its URL").Do("add the other URL as an issuer of its own, and remove this one")
+			return keepsURL()
 		}
 		spec.URL = old.URL
 		i, err = s.changeIssuer(ctx, tx, sc, old, spec)
@@ -155,6 +155,15 @@ func (s *Service) shape(i tenants.Issuer, spec IssuerSpec) (tenants.Issuer, erro
 // DraftIssuer is the issuer that PutIssuer would store, for a test before it;
 // it stores nothing, and an issuer that is new has no id.
 func (s *Service) DraftIssuer(ctx context.Context, sc tenants.Scope, spec IssuerSpec) (tenants.Issuer, error) {
+	return s.draft(ctx, sc, spec, true)
+}
+
+// DraftNew is DraftIssuer for CreateIssuer, and refuses a URL that is trusted.
+func (s *Service) DraftNew(ctx context.Context, sc tenants.Scope, spec IssuerSpec) (tenants.Issuer, error) {
+	return s.draft(ctx, sc, spec, false)
+}
+
+func (s *Service) draft(ctx context.Context, sc tenants.Scope, spec IssuerSpec, replace bool) (tenants.Issuer, error) {
 	if err := mayTrust(sc); err != nil {
 		return tenants.Issuer{}, err
 	}
@@ -168,7 +177,33 @@ func (s *Service) DraftIssuer(ctx context.Context, sc tenants.Scope, spec Issuer
 	if err != nil {
 		return tenants.Issuer{}, err
 	}
+	if old.ID != "" && !replace {
+		return tenants.Issuer{}, issuerExists()
+	}
 	return s.shape(old, spec)
+}
+
+// DraftChange is the issuer that UpdateIssuer would store, for a test before it;
+// it stores nothing and refuses what UpdateIssuer would.
+func (s *Service) DraftChange(ctx context.Context, sc tenants.Scope, id string, spec IssuerSpec, since *time.Time) (tenants.Issuer, error) {
+	if err := mayTrust(sc); err != nil {
+		return tenants.Issuer{}, err
+	}
+	old, err := s.GetIssuer(ctx, sc, id)
+	switch {
+	case err != nil:
+		return tenants.Issuer{}, err
+	case since != nil && !since.Equal(old.UpdatedAt):
+		return tenants.Issuer{}, changedMeanwhile()
+	case spec.URL != "" && spec.URL != old.URL:
+		return tenants.Issuer{}, keepsURL()
+	}
+	spec.URL = old.URL
+	return s.shape(old, spec)
+}
+
+func keepsURL() *fault.Error {
+	return fault.Bad("url", "an issuer keeps its URL").Do("add the other URL as an issuer of its own, and remove this one")
 }
 
 // DeleteIssuer ends the trust in an issuer and removes its members: its tokens

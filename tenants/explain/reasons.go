@@ -204,6 +204,7 @@ var reasons = map[string]reason{
 	"issuer_exists":         {means: "the tenant trusts this issuer already", next: "change the one that is there"},
 	"issuer_secret":         {means: "the issuer's client secret is missing where it is needed, or must be given again", next: "send the client secret"},
 	"issuer_shared":         {means: "another tenant trusts the same provider, so a rule for everybody would let its people in", next: "name groups or members of this tenant"},
+	"issuer_test_failed":    {means: "the identity provider did not answer as it must, so it was not stored", next: "mend the steps that failed, or store it all the same with force"},
 	"issuer_taken":          {means: "another tenant trusts this provider with a rule for everybody", next: "ask the operator of the server"},
 	"member_exists":         {means: "the issuer's subject is a member already", next: "change the member that is there"},
 	"unknown_issuer":        {means: "the tenant has no such issuer", next: "list the issuers"},
