@@ -513,6 +513,9 @@ export interface paths {
          * Trust an identity provider.
          * @description Needs telltale:admin. Who is limited to some nodes is refused: whoever
          *     chooses the keys of an issuer chooses who everybody is.
+         *     The server asks the issuer first, which takes up to 15 seconds, and answers the
+         *     steps. When one fails, nothing is stored: 412 with the reason issuer_test_failed
+         *     and the failing steps in detail and next, unless force is true.
          *     Another tenant of this server may trust the
          *     same issuer; then a rule for everybody is refused with 409 and the reason
          *     issuer_shared or issuer_taken, because it would let the other one's people in.
@@ -544,7 +547,10 @@ export interface paths {
         get: operations["getIssuer"];
         /**
          * Change an issuer. What is left out takes its default, but for client_secret, which stays, and url, which never changes.
-         * @description Every server follows within 5 seconds. Another tenant of this server may trust the
+         * @description The server asks the issuer first, which takes up to 15 seconds, and answers the
+         *     steps. When one fails, nothing is stored: 412 with the reason issuer_test_failed
+         *     and the failing steps in detail and next, unless force is true.
+         *     Every server follows within 5 seconds. Another tenant of this server may trust the
          *     same issuer; then a rule for everybody is refused with 409 and the reason
          *     issuer_shared or issuer_taken, because it would let the other one's people in.
          */
@@ -668,10 +674,10 @@ export interface paths {
          */
         get: operations["getQuotas"];
         /**
-         * Set what the tenant is held to. What is left out is the server's default.
+         * Set what the tenant is held to. What is left out stays as it is; null is the server's default.
          * @description Needs telltale:admin and all nodes. An administrator of the tenant may go up
          *     to the server's default; a higher number that the operator of the server
-         *     gave may stay or be lowered.
+         *     gave may stay or be lowered, and only the operator can raise it again.
          */
         put: operations["setQuotas"];
         post?: never;
@@ -1897,6 +1903,8 @@ export interface components {
             created_at: string;
             /** Format: date-time */
             updated_at: string;
+            /** @description What the test before it was stored found; only where it was just stored. */
+            steps?: components["schemas"]["TestStep"][];
             notes?: components["schemas"]["Notes"];
         };
         IssuerPage: {
@@ -1995,6 +2003,25 @@ export interface components {
             max_members?: number;
             /** @description Enrolment tokens that still enrol. */
             max_enrol_tokens?: number;
+        };
+        /** @description A change of what a tenant is held to. What is absent stays as it is; null, or 0 for a number, is the server's default. */
+        PolicyChange: {
+            /** @description Cap of every token of an issuer; null is all. */
+            scopes?: string[] | null;
+            /** @description What the first challenge asks a client for, as some cannot ask for more later; null is telltale:read. */
+            first_scopes?: string[] | null;
+            /** @description Calls a minute of one caller. */
+            principal_rate?: number | null;
+            /** @description Calls a minute of the whole tenant. */
+            tenant_rate?: number | null;
+            /** @description Nodes that are not revoked. */
+            max_nodes?: number | null;
+            /** @description Operator tokens that are not revoked. */
+            max_tokens?: number | null;
+            max_issuers?: number | null;
+            max_members?: number | null;
+            /** @description Enrolment tokens that still enrol. */
+            max_enrol_tokens?: number | null;
         };
         Quotas: {
             set: components["schemas"]["Policy"];
@@ -3262,7 +3289,10 @@ export interface operations {
     };
     createIssuer: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Store it although a step of the test fails. */
+                force?: "false" | "true";
+            };
             header?: {
                 /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
                 "Telltale-CSRF"?: components["parameters"]["CSRF"];
@@ -3355,7 +3385,10 @@ export interface operations {
     };
     updateIssuer: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Store it although a step of the test fails. */
+                force?: "false" | "true";
+            };
             header?: {
                 /** @description The ETag that the change is made on; 412 with the reason changed_meanwhile when it is another now. Absent or * is whatever is there. */
                 "If-Match"?: string;
@@ -3731,7 +3764,7 @@ export interface operations {
                  *       ]
                  *     }
                  */
-                "application/json": components["schemas"]["Policy"];
+                "application/json": components["schemas"]["PolicyChange"];
             };
         };
         responses: {
