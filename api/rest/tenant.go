@@ -50,7 +50,7 @@ func (s *Server) getTenant(c *call) (any, error) {
 }
 
 type tenantRequest struct {
-	Suspended *bool `json:"suspended"`
+	Suspended *bool `json:"suspended" audit:"value"`
 }
 
 func (s *Server) setTenant(c *call) (any, error) {

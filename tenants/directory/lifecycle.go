@@ -146,7 +146,7 @@ func (s *Service) Export(ctx context.Context, sc tenants.Scope, w io.Writer) (Ex
 }
 
 // exportBytes are the columns of bytes that hold data and no secret.
-var exportBytes = []string{"win.vals", "layout.hash", "layout.encoded", "event.fingerprint", "task_result.body", "audit.hash", "audit_seal.hash", "audit_seal.previous"}
+var exportBytes = []string{"win.vals", "layout.hash", "layout.encoded", "event.fingerprint", "task_result.body", "audit_seal.prev_hash", "audit_seal.hash", "audit_seal.digests"}
 
 // Delete ends the caller's own tenant for good: from now on none of its
 // credentials is known anywhere, its agents are cut, and Run erases its rows.

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/tenants"
@@ -234,4 +236,26 @@ func TestSuspendOwnTenant(t *testing.T) {
 	reader.Granted = tenants.Read
 	_, err = w.Suspend(t.Context(), reader, true)
 	wantFault(t, err, fault.Denied, "insufficient_scope")
+}
+
+// Every column of bytes is exported on purpose or kept back on purpose, and
+// what is named exists: a new secret does not slip out, a chain is not cut.
+func TestEveryColumnOfBytesIsDecidedOn(t *testing.T) {
+	secret := []string{"operator_token.hash", "enrol_token.hash", "browser_session.hash", "tenant_ca.cert", "tenant_ca.sealed_key", "issuer.sealed_secret", "node.enrol_key"}
+	super := dbtest.Connect(t, dbtest.DSN(t))
+	rows, err := super.Query(t.Context(), `select c.relname || '.' || a.attname from pg_class c
+		join pg_attribute a on a.attrelid = c.oid and a.atttypid = 'bytea'::regtype and not a.attisdropped
+		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+		and exists (select from pg_attribute o where o.attrelid = c.oid and o.attname = 'tenant_id') order by 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	decided := slices.Sorted(slices.Values(slices.Concat(secret, exportBytes)))
+	if diff := cmp.Diff(decided, slices.Sorted(slices.Values(there))); diff != "" {
+		t.Errorf("columns of bytes (- decided on, + there):\n%s", diff)
+	}
 }
