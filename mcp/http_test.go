@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -269,6 +270,23 @@ func TestURLNarrows(t *testing.T) {
 			continue
 		}
 		if code, msg := rpcError(t, r); r.status != 400 || code != -32600 || !strings.Contains(msg, strings.TrimPrefix(strings.Split(query, "=")[0], "?")) {
+			t.Errorf("%s: %d %s", query, r.status, r.body)
+		}
+	}
+}
+
+// TestURLRefusesUnknownParameters: narrowing is for safety, and a mistyped one
+// that is passed over would widen the list.
+func TestURLRefusesUnknownParameters(t *testing.T) {
+	w := start(t, stub{}, nil)
+	for _, key := range []string{"read_only", "readOnly", "READONLY", "toolset", "tool_sets", "excludes", "schema", "x", ""} {
+		r := w.post(t, "read", "?toolsets=observe&"+key+"=1", listCall)
+		if code, msg := rpcError(t, r); r.status != 400 || code != -32600 || !strings.Contains(msg, strconv.Quote(key)) || !strings.Contains(msg, "toolsets, exclude, readonly, schemas") {
+			t.Errorf("%s: %d %s", key, r.status, r.body)
+		}
+	}
+	for _, query := range []string{"?access_token=x", "?readonly=1&token=x", "?"} { // tokens in query strings are ignored
+		if r := w.post(t, "read", query, listCall); r.status != 200 {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}
 	}

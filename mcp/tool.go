@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -110,8 +111,15 @@ type view struct {
 	schemas  bool
 }
 
-// readView reads ?toolsets=, ?exclude=, ?readonly= and ?schemas=. A name that
-// is not known is refused: a typing error must not widen a list.
+// viewParams are what a URL may say of the view.
+var viewParams = []string{"toolsets", "exclude", "readonly", "schemas"}
+
+// ignoredParams may stand in a URL and mean nothing: a token in a query string
+// is never read, and no refusal may tell whether it is a good one.
+var ignoredParams = []string{"access_token", "token"}
+
+// readView reads ?toolsets=, ?exclude=, ?readonly= and ?schemas=. A parameter
+// or a name that is not known is refused: a typing error must not widen a list.
 func readView(query string, names []string) (view, error) {
 	var v view
 	if query == "" {
@@ -120,6 +128,11 @@ func readView(query string, names []string) (view, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {
 		return v, fault.Bad("query", "the URL's query cannot be read").Do("send for example toolsets=observe&readonly=1")
+	}
+	for _, key := range slices.Sorted(maps.Keys(q)) {
+		if !slices.Contains(viewParams, key) && !slices.Contains(ignoredParams, key) {
+			return v, fault.Bad("query", "the URL has the unknown parameter %q", clip(key, 40)).Do("known parameters: " + strings.Join(viewParams, ", "))
+		}
 	}
 	if v.sets, err = words(q, "toolsets", ToolSets()); err != nil {
 		return v, err
