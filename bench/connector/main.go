@@ -89,6 +89,10 @@ func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.T
 		}
 		var cpu, took []time.Duration
 		size := 0
+		whole, err := s.Usage()
+		if err != nil {
+			return err
+		}
 		for range slices {
 			before, err := rig.RunTime(s.PID)
 			if err != nil {
@@ -107,10 +111,14 @@ func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.T
 			}
 			cpu = append(cpu, (after-before)/slice)
 		}
+		end, err := s.Usage()
+		if err != nil {
+			return err
+		}
 		p95 := rig.Quantile(cpu, 0.95)
-		fmt.Printf("  %-36s CPU of telltaled a call: least %s, median %s, p95 %s (of slices of %d calls); took p50 %s, p95 %s; %.1f KiB\n", q.name,
+		fmt.Printf("  %-36s CPU of telltaled a call: least %s, median %s, p95 %s (of slices of %d calls); of postgres %s; took p50 %s, p95 %s; %.1f KiB\n", q.name,
 			rig.Millis(rig.Quantile(cpu, 0)), rig.Millis(rig.Quantile(cpu, 0.5)), rig.Millis(p95), slice,
-			rig.Millis(rig.Quantile(took, 0.5)), rig.Millis(rig.Quantile(took, 0.95)), float64(size)/1024)
+			rig.Millis(end.Sub(whole).Database/time.Duration(slices*slice)), rig.Millis(rig.Quantile(took, 0.5)), rig.Millis(rig.Quantile(took, 0.95)), float64(size)/1024)
 		if err := table.Add(q.name+", server CPU p95", rig.Millis(p95), "≤ 1 ms", p95 <= cpuLimit); err != nil {
 			return err
 		}
