@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/telltale-dev/telltale/bench/internal/rig"
 )
@@ -57,9 +54,8 @@ func (q question) body(node string) []byte {
 
 // asker is one caller: a tenant, a token, and a node to ask about.
 type asker struct {
-	tenant rig.Tenant
-	token  string
-	bodies map[string][]byte // by the question's name
+	addr     string   // of the server
+	requests [][]byte // whole ones, as they go over the wire; of the questions in their order
 }
 
 // scopeSets are the tokens of each tenant that ask: each sees other tools.
@@ -84,12 +80,16 @@ func meet(ctx context.Context, s *rig.Stack) (list []*asker, err error) {
 			return nil, fmt.Errorf("tenant %s has no nodes: %.300s", t.Slug, doc)
 		}
 		for _, set := range scopeSets {
-			a := &asker{tenant: t, token: t.Tokens[set], bodies: map[string][]byte{}}
-			if a.token == "" {
+			if t.Tokens[set] == "" {
 				return nil, fmt.Errorf("the stack has no token for %s", set)
 			}
+			a := &asker{}
 			for _, q := range questions {
-				a.bodies[q.name] = q.body(page.Nodes[0].Name)
+				raw, addr, err := q.request(t.MCPURL, t.Tokens[set], page.Nodes[0].Name)
+				if err != nil {
+					return nil, err
+				}
+				a.addr, a.requests = addr, append(a.requests, raw)
 			}
 			list = append(list, a)
 		}
@@ -97,32 +97,19 @@ func meet(ctx context.Context, s *rig.Stack) (list []*asker, err error) {
 	return list, nil
 }
 
-// connection is one of an asker's, kept alive. Its own load is small: answers
-// are read whole and looked at, not decoded.
-type connection struct {
-	*asker
-	client *http.Client
-	buf    bytes.Buffer
-}
-
-func (a *asker) connect() *connection {
-	return &connection{asker: a, client: &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}}
-}
-
-func (c *connection) close() { c.client.CloseIdleConnections() }
-
-// ask asks one question and returns the size of its answer.
-func (c *connection) ask(ctx context.Context, q question) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.tenant.MCPURL, bytes.NewReader(c.bodies[q.name]))
+// request is a question as net/http's client would send it, with every header
+// that a client of the protocol sends, and the authority it goes to.
+func (q question) request(url, token, node string) (raw []byte, addr string, err error) {
+	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(q.body(node)))
 	if err != nil {
-		return 0, err
+		return nil, "", err
 	}
 	h := req.Header
-	h.Set("Authorization", "Bearer "+c.token)
+	h.Set("Authorization", "Bearer "+token)
 	h.Set("Content-Type", "application/json")
 	h.Set("Accept", "application/json, text/event-stream")
+	h.Set("Accept-Encoding", "identity") // a compressed answer would not be read
+	h.Set("User-Agent", "telltale-bench")
 	h.Set("MCP-Protocol-Version", q.version)
 	if q.version == modern {
 		method := "tools/list"
@@ -132,22 +119,43 @@ func (c *connection) ask(ctx context.Context, q question) (int, error) {
 		}
 		h.Set("Mcp-Method", method)
 	}
-	resp, err := c.client.Do(req)
+	var b bytes.Buffer
+	err = req.Write(&b)
+	return b.Bytes(), req.URL.Host, err
+}
+
+// connection is one of an asker's, kept alive. Its own load is small: requests
+// are made beforehand, answers are read whole and looked at, not decoded.
+type connection struct {
+	*asker
+	*wire
+}
+
+func (a *asker) connect(ctx context.Context) (*connection, error) {
+	w, err := dial(ctx, a.addr)
+	return &connection{a, w}, err
+}
+
+var (
+	listed  = []byte(`"tools":[`)
+	told    = []byte(`"structuredContent":`)
+	isError = []byte(`"isError":true`)
+)
+
+// ask asks the i-th question and returns the size of its answer. An answer
+// without what was asked for, or that says it is an error, is one.
+func (c *connection) ask(i int) (int, error) {
+	q := &questions[i]
+	status, b, err := c.wire.ask(c.requests[i])
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", q.name, err)
 	}
-	c.buf.Reset()
-	_, err = io.Copy(&c.buf, resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return 0, err
+	want := told
+	if q.tool == "" {
+		want = listed
 	}
-	b := c.buf.Bytes()
-	want := []byte(`"tools":[`)
-	if q.tool != "" {
-		want = []byte(`"structuredContent":`)
-	}
-	if resp.StatusCode != http.StatusOK || !bytes.Contains(b, want) || bytes.Contains(b, []byte(`"isError":true`)) {
-		return 0, fmt.Errorf("%s: status %d: %.400s", q.name, resp.StatusCode, b)
+	if status != http.StatusOK || !bytes.Contains(b, want) || bytes.Contains(b, isError) {
+		return 0, fmt.Errorf("%s: status %d: %.400s", q.name, status, b)
 	}
 	return len(b), nil
 }

@@ -65,13 +65,24 @@ func OwnCPU() time.Duration {
 type Usage struct {
 	Server   time.Duration // the telltaled process
 	Database time.Duration // the postmaster and all its processes, ended ones too
+	Agents   time.Duration // the agents that the stack started, simulated ones too
+	Own      time.Duration // this process
+	Machine  time.Duration // the whole machine, what was idle left out
 }
 
 // Sub is the time used since an earlier reading.
-func (u Usage) Sub(o Usage) Usage { return Usage{u.Server - o.Server, u.Database - o.Database} }
+func (u Usage) Sub(o Usage) Usage {
+	return Usage{u.Server - o.Server, u.Database - o.Database, u.Agents - o.Agents, u.Own - o.Own, u.Machine - o.Machine}
+}
 
-// Usage reads what server and database have used. Agents that are children of
-// the server count in neither.
+// Others is what the machine used and none of the above: other processes, the
+// kernel's own work, and what its host took away. The kernel counts in ticks,
+// so that a few of them may be missing.
+func (u Usage) Others() time.Duration {
+	return max(0, u.Machine-u.Server-u.Database-u.Agents-u.Own)
+}
+
+// Usage reads what everybody has used.
 func (s *Stack) Usage() (Usage, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -87,7 +98,10 @@ func (s *Stack) Usage() (Usage, error) {
 			all[pid] = st
 		}
 	}
-	u := Usage{Server: all[s.PID].own}
+	u := Usage{Server: all[s.PID].own, Own: OwnCPU()}
+	for _, pid := range s.AgentPIDs {
+		u.Agents += all[pid].own + all[pid].children
+	}
 	for _, st := range all {
 		if st.name != "postgres" {
 			continue
@@ -102,7 +116,8 @@ func (s *Stack) Usage() (Usage, error) {
 	if u.Server == 0 || u.Database == 0 {
 		return u, errors.New("the processor time of server and database is not to be found in /proc")
 	}
-	return u, nil
+	u.Machine, err = MachineCPU()
+	return u, err
 }
 
 // Memory is a process's memory in bytes.
