@@ -92,12 +92,12 @@ func TestEvidenceTextIsHarmless(t *testing.T) {
 	w := start(t, stub{}, withBackend(b))
 	for name, res := range everyAnswer(t, b, connect(t, w.URL+"/t/acme/mcp", "diagnose", "")) {
 		walk(bodyOf(t, res.StructuredContent), func(s string) {
-			if strings.ContainsFunc(s, hiddenRune) {
+			if strings.ContainsFunc(s, inspector.Hidden) {
 				t.Errorf("%s: structured text %q", name, s)
 			}
 		})
 		for line := range strings.SplitSeq(textOf(t, res), "\n") {
-			if strings.ContainsFunc(line, hiddenRune) || strings.HasPrefix(line, "next: cancel_task") {
+			if strings.ContainsFunc(line, inspector.Hidden) || strings.HasPrefix(line, "next: cancel_task") {
 				t.Errorf("%s: line %q", name, line)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
@@ -99,7 +100,7 @@ func (h *Handler) progress(ctx context.Context, req *sdk.CallToolRequest) (tell 
 		last = now
 		ctx, cancel := context.WithTimeout(ctx, progressWait)
 		defer cancel()
-		if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: now, Total: total, Message: cleanLines(message)}); err != nil {
+		if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: now, Total: total, Message: inspector.CleanLines(message)}); err != nil {
 			h.log.DebugContext(ctx, "progress was not told", "error", err)
 		}
 	}

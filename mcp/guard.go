@@ -94,7 +94,7 @@ func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToo
 		note(ctx, ans)
 		body := ans.Raw
 		if body == nil {
-			body, err = encode(ans.Body)
+			body, err = h.encoder.encode(ans.Body)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)

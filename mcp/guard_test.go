@@ -10,6 +10,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -178,11 +179,11 @@ func TestTextFromNodesIsHarmless(t *testing.T) {
 			t.Fatal(err)
 		}
 		walk(v, func(s string) {
-			if strings.ContainsFunc(s, hiddenRune) {
+			if strings.ContainsFunc(s, inspector.Hidden) {
 				t.Errorf("%s: structured text %q", c[0], s)
 			}
 		})
-		if text := strings.ReplaceAll(textOf(t, res), "\n", ""); strings.ContainsFunc(text, hiddenRune) {
+		if text := strings.ReplaceAll(textOf(t, res), "\n", ""); strings.ContainsFunc(text, inspector.Hidden) {
 			t.Errorf("%s: text %q", c[0], text)
 		}
 	}
@@ -204,16 +205,12 @@ func walk(v any, visit func(string)) {
 	}
 }
 
-func TestCleanJSONKeepsMeaning(t *testing.T) {
+func TestCleanTextKeepsMeaning(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain": "plain", "a\nb": `a\u000ab`, "\u202e": `\u202e`, `back\slash "q" \u0041`: `back\slash "q" \u0041`, "é<&>": "é<&>", "\x7f": `\u007f`, "\ufeff": `\ufeff`,
 	} {
-		raw, err := json.Marshal(in)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var got string
-		if err := json.Unmarshal(cleanJSON(raw), &got); err != nil || got != want {
+		if err := json.Unmarshal(appendClean(nil, in), &got); err != nil || got != want {
 			t.Errorf("%q became %q (%v), want %q", in, got, err, want)
 		}
 	}

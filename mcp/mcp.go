@@ -109,6 +109,7 @@ type Handler struct {
 	stream  *sdk.StreamableHTTPHandler
 	mixed   atomic.Uint64
 	tally   tally
+	encoder encoder
 	gate    gate
 	listens listens
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/fleet"
@@ -101,7 +102,7 @@ func (h *Handler) reader(read func(context.Context, tenants.Scope, string) (any,
 			outcome, reason = f.Kind.String(), f.Reason
 			return nil, h.resourceError(ctx, f, uri, c)
 		}
-		raw, err := encode(body)
+		raw, err := h.encoder.encode(body)
 		if err != nil {
 			outcome = fault.Internal.String()
 			return nil, fmt.Errorf("%s: %w", uri, err)
@@ -129,7 +130,7 @@ func (h *Handler) resourceError(ctx context.Context, f *fault.Error, uri string,
 	}
 	res := refusal(f, c.reference)
 	data, _ := res.StructuredContent.(json.RawMessage)
-	return &jsonrpc.Error{Code: code, Message: cleanLines(f.Msg), Data: data}
+	return &jsonrpc.Error{Code: code, Message: inspector.CleanLines(f.Msg), Data: data}
 }
 
 // complete offers the names of nodes for the node template and for prompts.
@@ -152,7 +153,7 @@ func (h *Handler) complete(ctx context.Context, req *sdk.CompleteRequest) (*sdk.
 		return out, nil
 	}
 	for _, n := range page.Nodes {
-		out.Completion.Values = append(out.Completion.Values, cleanLines(n.Name))
+		out.Completion.Values = append(out.Completion.Values, inspector.CleanLines(n.Name))
 	}
 	out.Completion.HasMore = page.NextCursor != ""
 	return out, nil

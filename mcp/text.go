@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
@@ -114,62 +113,7 @@ func (p *page) next(steps []Next) {
 	}
 }
 
-func (p *page) String() string { return cleanLines(strings.TrimRight(p.b.String(), "\n")) }
-
-// cleanLines is CleanText that keeps line ends.
-func cleanLines(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }) {
-		return s
-	}
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = inspector.CleanText(lines[i])
-	}
-	return strings.Join(lines, "\n")
-}
-
-// cleanJSON makes the strings of encoded JSON safe to show: control characters
-// (which the encoder escaped) and hidden ones become the text of their escape.
-func cleanJSON(in []byte) []byte {
-	out := make([]byte, 0, len(in)+16)
-	for i := 0; i < len(in); {
-		c := in[i]
-		if c == '\\' && i+1 < len(in) {
-			switch e := in[i+1]; e {
-			case 'n', 'r', 't', 'b', 'f':
-				code := map[byte]string{'n': "000a", 'r': "000d", 't': "0009", 'b': "0008", 'f': "000c"}[e]
-				out = append(append(out, `\\u`...), code...)
-				i += 2
-			case 'u':
-				end := min(i+6, len(in))
-				if v, err := strconv.ParseUint(string(in[i+2:end]), 16, 32); err == nil && hiddenRune(rune(v)) {
-					out = append(out, '\\')
-				}
-				out = append(out, in[i:end]...)
-				i = end
-			default:
-				out = append(out, c, e)
-				i += 2
-			}
-			continue
-		}
-		r, n := utf8.DecodeRune(in[i:])
-		if c >= 0x7f && hiddenRune(r) {
-			out = fmt.Appendf(out, `\\u%04x`, r)
-		} else {
-			out = append(out, in[i:i+n]...)
-		}
-		i += n
-	}
-	return out
-}
-
-func hiddenRune(r rune) bool {
-	if r < 0x7f {
-		return r < ' '
-	}
-	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
-}
+func (p *page) String() string { return inspector.CleanLines(strings.TrimRight(p.b.String(), "\n")) }
 
 // quantity writes a number with its unit, four digits at most.
 func quantity(v float64, unit string, perSecond bool) string {

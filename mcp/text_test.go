@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -45,11 +47,12 @@ func TestQuantities(t *testing.T) {
 	}
 }
 
-func TestTidyNeverWritesThrough(t *testing.T) {
+func TestEncodingNeverWritesThrough(t *testing.T) {
 	shared := 1.23456789
 	in := metrics.Result{Series: []metrics.Series{{Points: []*float64{&shared, nil}}}}
-	out, ok := tidy(in).(metrics.Result)
-	if !ok || *out.Series[0].Points[0] != 1.23457 || out.Series[0].Points[1] != nil || shared != 1.23456789 || out.Coverage.NotCovered == nil || out.Notes != nil {
+	var out metrics.Result
+	raw, err := new(encoder).encode(in)
+	if err := errors.Join(err, json.Unmarshal(raw, &out)); err != nil || *out.Series[0].Points[0] != 1.23457 || out.Series[0].Points[1] != nil || shared != 1.23456789 || out.Coverage.NotCovered == nil || out.Notes != nil {
 		t.Errorf("got %+v, shared %v", out, shared)
 	}
 	if in.Series[0].Labels != nil {

@@ -2,7 +2,6 @@ package inspector
 
 import (
 	"fmt"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -11,31 +10,48 @@ import (
 // UTF-8 become U+FFFD followed by their value in hexadecimal, and control,
 // bidirectional and zero-width characters are written as \uXXXX. Clean text
 // comes back unchanged and without allocation.
-func CleanText(s string) string {
-	clean := true
-	for _, r := range s {
-		if r == utf8.RuneError || hidden(r) {
-			clean = false
-			break
-		}
-	}
-	if clean {
+func CleanText(s string) string { return clean(s, false) }
+
+// CleanLines is CleanText that keeps line ends.
+func CleanLines(s string) string { return clean(s, true) }
+
+func clean(s string, lines bool) string {
+	n := cleanLen(s, lines)
+	if n == len(s) {
 		return s
 	}
-	var b strings.Builder
+	b := make([]byte, 0, len(s)+16)
+	for {
+		b, s = append(b, s[:n]...), s[n:]
+		if s == "" {
+			return string(b)
+		}
+		r, size := utf8.DecodeRuneInString(s)
+		if r == utf8.RuneError {
+			b = fmt.Appendf(b, "\uFFFD\\x%02x", s[0])
+		} else {
+			b = fmt.Appendf(b, "\\u%04x", r)
+		}
+		s = s[size:]
+		n = cleanLen(s, lines)
+	}
+}
+
+// cleanLen is the length of the part before the first byte or rune that may
+// not be shown as it is.
+func cleanLen(s string, lines bool) int {
 	for i := 0; i < len(s); {
+		if c := s[i]; c >= ' ' && c < 0x7f || lines && c == '\n' {
+			i++
+			continue
+		}
 		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, "\uFFFD\\x%02x", s[i])
-		case hidden(r):
-			fmt.Fprintf(&b, "\\u%04x", r)
-		default:
-			b.WriteRune(r)
+		if r == utf8.RuneError && n == 1 || Hidden(r) {
+			return i
 		}
 		i += n
 	}
-	return b.String()
+	return len(s)
 }
 
 // CleanLabel is CleanText cut to MaxLabelBytes at a rune boundary; cut says
@@ -59,9 +75,16 @@ func CleanLabel(s string) (clean string, changed bool) {
 	return clean, len(clean) != full || clean != s
 }
 
-func hidden(r rune) bool {
-	if r < 0x7f { // most text, and no look into the tables
+// Hidden reports a rune that a reader does not see: a control character, one
+// that only formats, such as a change of direction, or an end of line.
+func Hidden(r rune) bool {
+	switch {
+	case r < 0x7f: // most text, and no look into the tables
 		return r < ' '
+	case r < 0x600:
+		return r < 0xa0 || r == 0xad
+	case r >= 0x2070 && r < 0xfeff: // letters of many scripts, signs and lines
+		return false
 	}
-	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+	return unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }

@@ -3,6 +3,7 @@ package inspector
 import (
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -18,6 +19,14 @@ func TestCleanText(t *testing.T) {
 	} {
 		if got := CleanText(in); got != want {
 			t.Errorf("CleanText(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestHiddenIsWhatUnicodeSays(t *testing.T) {
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if want := unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp); Hidden(r) != want {
+			t.Errorf("Hidden(%U) = %v", r, !want)
 		}
 	}
 }
