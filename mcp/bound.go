@@ -58,9 +58,9 @@ func (c Config) offered(all []Tool) []Tool {
 		v.sets = defaultSets()
 	}
 	out := []Tool{}
-	for _, t := range all {
-		if v.shows(t) {
-			out = append(out, t)
+	for i := range all {
+		if v.shows(&all[i]) {
+			out = append(out, all[i])
 		}
 	}
 	return out
@@ -96,13 +96,13 @@ func (h *Handler) runs(ctx context.Context, t tenants.TenantID) runs {
 }
 
 // have reports whether a tool has a node that could serve it.
-func (r runs) have(t Tool) bool {
+func (r *runs) have(t *Tool) bool {
 	return !r.known || t.Component == "" || slices.Contains(r.list, t.Component)
 }
 
 // exists reports whether the tool is there for this tenant and URL, whoever
 // calls.
-func (v view) exists(t Tool, r runs) bool { return v.shows(t) && r.have(t) }
+func (v *view) exists(t *Tool, r *runs) bool { return v.shows(t) && r.have(t) }
 
 // missingScope reports the scope for which the caller should step up: only
 // when what it asks for exists, and nothing but a scope that it can obtain
@@ -136,10 +136,8 @@ func (h *Handler) needs(v view, r runs, m message) tenants.Scopes {
 	default:
 		return 0
 	}
-	for _, t := range h.tools {
-		if t.Name == name && v.exists(t, r) {
-			return t.Scope
-		}
+	if t := find(h.tools, name); t != nil && v.exists(t, &r) {
+		return t.Scope
 	}
 	return 0
 }

@@ -225,8 +225,8 @@ func TestServerCacheIsBounded(t *testing.T) {
 			tenant := tenants.NewTenantID()
 			for _, granted := range scopes {
 				c := caller{scope: tenants.Scope{Tenant: tenant, Granted: granted}}
-				s := w.h.server(c)
-				if again := w.h.server(c); again != s {
+				s := w.h.server(&c)
+				if again := w.h.server(&c); again != s {
 					t.Fatal("the server of one caller is made twice")
 				}
 				servers[s] = true

@@ -81,32 +81,34 @@ func (g *gate) give(k principalKey) {
 // messages, never its answer.
 const progressWait = 2 * time.Second
 
-// progress makes the function that tells the client how far its call is; nil
+// teller makes what tells the client of one call how far it is; that is nil
 // unless the client gave a token. It does nothing after done, and what it tells
 // only ever grows.
-func (h *Handler) progress(ctx context.Context, req *sdk.CallToolRequest) (tell func(done, total float64, message string), done func()) {
-	token := req.Params.GetProgressToken()
-	if token == nil || req.Session == nil {
-		return nil, func() {}
-	}
-	var mu sync.Mutex
-	last, over := -1.0, false
-	tell = func(now, total float64, message string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if over || now <= last {
-			return
+func (h *Handler) teller(req *sdk.CallToolRequest) teller {
+	return func(ctx context.Context) (tell func(done, total float64, message string), done func()) {
+		token := req.Params.GetProgressToken()
+		if token == nil || req.Session == nil {
+			return nil, func() {}
 		}
-		last = now
-		ctx, cancel := context.WithTimeout(ctx, progressWait)
-		defer cancel()
-		if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: now, Total: total, Message: inspector.CleanLines(message)}); err != nil {
-			h.log.DebugContext(ctx, "progress was not told", "error", err)
+		var mu sync.Mutex
+		last, over := -1.0, false
+		tell = func(now, total float64, message string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if over || now <= last {
+				return
+			}
+			last = now
+			ctx, cancel := context.WithTimeout(ctx, progressWait)
+			defer cancel()
+			if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: now, Total: total, Message: inspector.CleanLines(message)}); err != nil {
+				h.log.DebugContext(ctx, "progress was not told", "error", err)
+			}
 		}
-	}
-	return tell, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
+		return tell, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			over = true
+		}
 	}
 }

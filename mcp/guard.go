@@ -25,70 +25,93 @@ const maxBytesName = "max_bytes"
 // maxBytes is the argument with which a caller raises an answer's budget.
 var maxBytes = Arg{Name: maxBytesName, Kind: argInt, Min: 1024, Max: tenants.MaxAnswerBytes, Default: tenants.AnswerBytes}
 
-// guard makes the one handler that stands around every tool: scope, deadline,
-// arguments, the byte budget and the audit line. A panic is caught above it.
+// said is how a call of a tool ended, ready for the wire.
+type said struct {
+	text   string
+	quoted []byte          // text as JSON
+	body   json.RawMessage // the structured form
+	failed bool            // it is a refusal
+}
+
+// size is what the audit calls the bytes of an answer.
+func (s said) size() int { return len(s.text) + len(s.body) }
+
+// result is the same as the SDK wants it.
+func (s said) result() *sdk.CallToolResult {
+	return &sdk.CallToolResult{IsError: s.failed, Content: []sdk.Content{&sdk.TextContent{Text: s.text}}, StructuredContent: s.body}
+}
+
+// teller makes the function that tells a client how far its call is, and the
+// one after which it does nothing.
+type teller func(context.Context) (tell func(done, total float64, message string), done func())
+
+// guard makes the handler of a tool that the SDK calls.
 func (h *Handler) guard(t Tool) sdk.ToolHandler {
-	return func(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.CallToolResult, err error) {
-		start := h.now()
-		caller, ok := callerOf(ctx)
-		if !ok || !caller.scope.Granted.Has(t.Scope) {
+	return func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		c, ok := callerOf(ctx)
+		if !ok || !c.scope.Granted.Has(t.Scope) {
 			// A tool that this caller may not see does not exist for it.
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %q", t.Name)}
 		}
-		outcome, reason := "panic", ""
-		defer func() {
-			h.audit(ctx, t, caller, req.Params.Arguments, outcome, reason, resultBytes(res), h.now().Sub(start))
-		}()
-		limit := t.Deadline
-		if limit == 0 {
-			limit = shortTask
-		}
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		res, err = h.answer(ctx, t, caller, req)
-		if err != nil {
-			f := toFault(ctx, err, limit)
-			outcome, reason = f.Kind.String(), f.Reason
-			if f.Kind == fault.Internal {
-				h.log.ErrorContext(ctx, "tool failed", "tool", t.Name, "tenant", caller.scope.Tenant, "reference", caller.reference, "error", f)
-			}
-			res = refusal(f, caller.reference)
-			return res, nil
-		}
-		outcome = "ok"
-		return res, nil
+		return h.guarded(ctx, &t, &c, req.Params.Arguments, h.teller(req)).result(), nil
 	}
+}
+
+// guarded is the one way to run a tool, whoever asks: deadline, arguments, the
+// byte budget and the audit line stand around it here, the scope before it and
+// the catching of a panic above it.
+func (h *Handler) guarded(ctx context.Context, t *Tool, c *caller, raw json.RawMessage, tell teller) (out said) {
+	start := h.now()
+	outcome, reason := "panic", ""
+	defer func() {
+		h.audit(ctx, *t, *c, raw, outcome, reason, out.size(), h.now().Sub(start))
+	}()
+	limit := t.deadline()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out, err := h.answer(ctx, t, c, raw, tell)
+	if err != nil {
+		f := toFault(ctx, err, limit)
+		outcome, reason = f.Kind.String(), f.Reason
+		if f.Kind == fault.Internal {
+			h.log.ErrorContext(ctx, "tool failed", "tool", t.Name, "tenant", c.scope.Tenant, "reference", c.reference, "error", f)
+		}
+		return declined(f, c.reference)
+	}
+	outcome = "ok"
+	return out
 }
 
 // answer runs the tool and fits what it says into the budget: an answer that
 // is too large is asked for again with fewer rows, so that its cursor stays
 // exact and no JSON is ever cut. A tool that starts something is not run
 // again: it says itself how to show less of what it found.
-func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func (h *Handler) answer(ctx context.Context, t *Tool, c *caller, raw json.RawMessage, tell teller) (said, error) {
 	if c.limit.refused() {
-		return nil, c.limit.fault()
+		return said{}, c.limit.fault()
 	}
-	args, err := decodeArgs(t.Name, t.Args, req.Params.Arguments)
+	args, err := decodeArgs(t.Name, t.Args, raw)
 	if err != nil {
-		return nil, err
+		return said{}, err
 	}
-	if t.Gated {
+	budget := args.int(maxBytes.Name, tenants.AnswerBytes)
+	call := Call{Scope: c.scope, Args: args, Now: h.now(), Modern: c.modern, tools: func() []Tool { return h.allowed(c) }}
+	if t.Gated { // it waits for nodes, and can tell how far they are
 		leave, err := h.gate.enter(c.scope)
 		if err != nil {
-			return nil, err
+			return said{}, err
 		}
 		defer leave()
+		var done func()
+		call.progress, done = tell(ctx)
+		defer done()
 	}
-	progress, done := h.progress(ctx, req)
-	defer done()
-	budget := args.int(maxBytes.Name, tenants.AnswerBytes)
-	call := Call{Scope: c.scope, Args: args, Now: h.now(), Modern: c.modern, progress: progress, tools: func() []Tool { return h.allowed(c) }}
-	if err := h.started(ctx, t, c, req.Params.Arguments); err != nil {
-		return nil, err
+	if err := h.started(ctx, *t, *c, raw); err != nil {
+		return said{}, err
 	}
 	ans, err := t.Run(ctx, call)
 	if err != nil {
-		return nil, err
+		return said{}, err
 	}
 	for range 6 {
 		note(ctx, ans)
@@ -97,18 +120,15 @@ func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToo
 			body, err = h.encoder.encode(ans.Body)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", t.Name, err)
+			return said{}, fmt.Errorf("%s: %w", t.Name, err)
 		}
-		text, err := json.Marshal(ans.Text)
+		quoted, err := json.Marshal(ans.Text)
 		if err != nil {
-			return nil, fmt.Errorf("encode the text of %s: %w", t.Name, err)
+			return said{}, fmt.Errorf("encode the text of %s: %w", t.Name, err)
 		}
-		size := len(body) + len(text)
+		size := len(body) + len(quoted)
 		if size <= budget {
-			return &sdk.CallToolResult{
-				Content:           []sdk.Content{&sdk.TextContent{Text: ans.Text}},
-				StructuredContent: body,
-			}, nil
+			return said{text: ans.Text, quoted: quoted, body: body}, nil
 		}
 		if ans.Rows <= 1 {
 			break
@@ -117,14 +137,14 @@ func (h *Handler) answer(ctx context.Context, t Tool, c caller, req *sdk.CallToo
 		if ans.Fit != nil {
 			ans = ans.Fit(call.rows)
 		} else if ans, err = t.Run(ctx, call); err != nil {
-			return nil, err
+			return said{}, err
 		}
 	}
 	f := fault.Newf(fault.Exhausted, "answer_too_large", "one row of the answer is larger than the %d bytes allowed", budget)
 	if ans.Task != nil {
-		return nil, f.Do("call check_task_result with ticket_id " + ans.Task.Ticket + " and a larger max_bytes")
+		return said{}, f.Do("call check_task_result with ticket_id " + ans.Task.Ticket + " and a larger max_bytes")
 	}
-	return nil, f.Do("ask for fewer nodes, metrics or a shorter window, or raise max_bytes where the tool has it")
+	return said{}, f.Do("ask for fewer nodes, metrics or a shorter window, or raise max_bytes where the tool has it")
 }
 
 // toFault makes the fault that the caller sees. A deadline says its length.
@@ -144,6 +164,10 @@ func toFault(ctx context.Context, err error, limit time.Duration) *fault.Error {
 
 // refusal is a tool result that a model can act on.
 func refusal(f *fault.Error, reference string) *sdk.CallToolResult {
+	return declined(f, reference).result()
+}
+
+func declined(f *fault.Error, reference string) said {
 	type body struct {
 		Error       string `json:"error"`
 		Reason      string `json:"reason,omitempty"`
@@ -175,7 +199,11 @@ func refusal(f *fault.Error, reference string) *sdk.CallToolResult {
 	if err != nil {
 		panic(err) // strings always encode
 	}
-	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: text.String()}}, StructuredContent: json.RawMessage(raw)}
+	quoted, err := json.Marshal(text.String())
+	if err != nil {
+		panic(err)
+	}
+	return said{text: text.String(), quoted: quoted, body: raw, failed: true}
 }
 
 // audit counts a call and writes its one line. Argument values are shortened and secret ones
@@ -224,22 +252,6 @@ func redact(t Tool, raw json.RawMessage) string {
 	return "{" + strings.Join(parts, " ") + "}"
 }
 
-func resultBytes(res *sdk.CallToolResult) int {
-	if res == nil {
-		return 0
-	}
-	n := 0
-	for _, c := range res.Content {
-		if t, ok := c.(*sdk.TextContent); ok {
-			n += len(t.Text)
-		}
-	}
-	if raw, ok := res.StructuredContent.(json.RawMessage); ok {
-		n += len(raw)
-	}
-	return n
-}
-
 // recoverer is the outermost middleware. A panic would end the process: the
 // SDK recovers none. A plain error would leave with code 0: it becomes an
 // internal error that shows nothing of its cause. What leaves as a protocol
@@ -249,8 +261,7 @@ func (h *Handler) recoverer(next sdk.MethodHandler) sdk.MethodHandler {
 		c, _ := callerOf(ctx)
 		defer func() {
 			if p := recover(); p != nil {
-				h.log.ErrorContext(ctx, "panic in a request", "method", method, "panic", fmt.Sprint(p), "reference", c.reference, "stack", string(debug.Stack()))
-				res, err = nil, internalError(c.reference)
+				res, err = nil, h.panicked(ctx, method, c.reference, p)
 			}
 			if wire, ok := errors.AsType[*jsonrpc.Error](err); ok {
 				h.tally.refusal(wire.Code)
@@ -263,6 +274,12 @@ func (h *Handler) recoverer(next sdk.MethodHandler) sdk.MethodHandler {
 		}
 		return res, err
 	}
+}
+
+// panicked says what a caller hears of a panic: where the operator finds it.
+func (h *Handler) panicked(ctx context.Context, method, reference string, p any) *jsonrpc.Error {
+	h.log.ErrorContext(ctx, "panic in a request", "method", method, "panic", fmt.Sprint(p), "reference", reference, "stack", string(debug.Stack()))
+	return internalError(reference)
 }
 
 func internalError(reference string) *jsonrpc.Error {

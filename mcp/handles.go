@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,6 +38,9 @@ const pollEvery = 2 * time.Second
 
 // declaresHandles reads a client's capabilities of one request.
 func declaresHandles(raw json.RawMessage) bool {
+	if bytes.IndexByte(raw, '\\') < 0 && !bytes.Contains(raw, []byte(handleExtension)) {
+		return false // as most requests do not; it need not be decoded
+	}
 	var caps struct {
 		Extensions map[string]json.RawMessage `json:"extensions"`
 	}

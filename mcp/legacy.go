@@ -18,11 +18,10 @@ const (
 	modernHeaderMark = "Mcp-Method" // every modern request carries it
 )
 
-// tolerate mends the requests of clients that initialise in the old era and
+// mixesEras knows the requests of clients that initialise in the old era and
 // later send the newest version in the header alone: without the per-request
-// metadata such a request is one of the initialize era. It reports whether it
-// changed anything.
-func tolerate(h http.Header, m message) bool {
+// metadata such a request is one of the initialize era.
+func mixesEras(h http.Header, m message) bool {
 	if h.Get(versionHeader) != modernVersion || m.Modern {
 		return false
 	}
@@ -32,7 +31,6 @@ func tolerate(h http.Header, m message) bool {
 	case !m.call() && h.Get(modernHeaderMark) != "":
 		return false // modern notifications need no metadata
 	}
-	h.Set(versionHeader, lastLegacy)
 	return true
 }
 
@@ -55,11 +53,15 @@ func refuseLegacy(modern bool, m message) *wireError {
 	if modern || !m.call() {
 		return nil
 	}
-	next := map[string]string{
-		"resources/subscribe":   "read the resource again when you need it",
-		"resources/unsubscribe": "nothing is subscribed",
-		"logging/setLevel":      "answers carry their own notes",
-	}[m.Method]
+	next := ""
+	switch m.Method {
+	case "resources/subscribe":
+		next = "read the resource again when you need it"
+	case "resources/unsubscribe":
+		next = "nothing is subscribed"
+	case "logging/setLevel":
+		next = "answers carry their own notes"
+	}
 	if slices.Contains(handleMethods, m.Method) { // the old era had other methods of these names
 		return &wireError{Status: http.StatusOK, Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + m.Method + "; use check_task_result and cancel_task with the ticket_id"}
 	}

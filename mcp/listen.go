@@ -94,7 +94,7 @@ func (h *Handler) listenServer(c caller) (*sdk.Server, <-chan struct{}) {
 		caps.Resources = &sdk.ResourceCapabilities{Subscribe: true}
 		subscribable(opts)
 	}
-	s := sdk.NewServer(&sdk.Implementation{Name: "telltale", Title: "Telltale", Version: h.cfg.Version}, opts)
+	s := sdk.NewServer(h.cfg.implementation(), opts)
 	s.AddReceivingMiddleware(h.recoverer, h.listen)
 	acked := make(chan struct{})
 	var once sync.Once

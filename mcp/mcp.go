@@ -112,6 +112,11 @@ type Handler struct {
 	encoder encoder
 	gate    gate
 	listens listens
+
+	self    json.RawMessage // this server, as its answers of the new era name it
+	answers answers         // buffers of answers that are written here
+	sdkOnly bool            // of tests: nothing is answered beside the SDK
+	beside  atomic.Uint64   // what was
 }
 
 // New makes a Handler.
@@ -149,6 +154,7 @@ func New(cfg Config) *Handler {
 	cfg.Services.dashboard = cfg.Dashboard
 	all := toolTable(cfg.Services)
 	h := &Handler{cfg: cfg, log: cfg.Log, now: cfg.Now, tools: cfg.offered(all), names: namesOf(all), methods: knownMethods(), servers: newServerCache(cfg.ServerCache)}
+	h.self = selfOf(cfg)
 	if cfg.Services.Events != nil && cfg.Services.Tasks != nil {
 		h.prompts = prompts() // they speak of both
 	}
@@ -246,11 +252,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, msg.ID, e)
 		return
 	}
-	req := r.Clone(r.Context())
-	if !h.cfg.StrictEras && tolerate(req.Header, msg) {
+	version := r.Header.Get(versionHeader)
+	mixed := !h.cfg.StrictEras && mixesEras(r.Header, msg)
+	if mixed {
 		h.mixed.Add(1)
+		version = lastLegacy
 	}
-	modern := req.Header.Get(versionHeader) == modernVersion
+	modern := version == modernVersion
 	if e := refuseLegacy(modern, msg); e != nil {
 		h.refuse(w, msg.ID, e)
 		return
@@ -267,20 +275,50 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := caller{scope: scope, reference: reference, from: h.from(r), modern: modern, handles: modern && msg.Handles, limit: limit, view: v, runs: running}
-	if t := find(h.tools, msg.Name); msg.Method == "tools/call" && h.cfg.Extra == nil && (t == nil || !c.sees(*t)) {
-		h.turnedAway(r, scope, reference, msg, "unknown_tool") // it may be one that the caller may not know
+	var tool *Tool
+	if msg.Method == "tools/call" {
+		if tool = find(h.tools, msg.Name); tool != nil && !c.sees(tool) {
+			tool = nil
+		}
+		if tool == nil && h.cfg.Extra == nil {
+			h.turnedAway(r, scope, reference, msg, "unknown_tool") // it may be one that the caller may not know
+		}
 	}
-	if modern && msg.Method == listenMethod {
-		c.server, c.acked = h.listenServer(c)
-		c.request = r
-	} else {
-		c.server = h.server(c)
-	}
-	req = req.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	req.Body = io.NopCloser(bytes.NewReader(body))
 	// A stream may last longer than any time-out of the listener.
 	_ = errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})) // not every writer has deadlines
+	plain := h.plain(r, msg, tool, version)
+	if plain && tool != nil {
+		h.answerCall(w, r, &c, tool, msg)
+		return
+	}
+	var list *cachedServer
+	switch {
+	case modern && msg.Method == listenMethod:
+		c.server, c.acked = h.listenServer(c)
+		c.request = r
+	default:
+		s := h.server(&c)
+		c.server = s.server
+		if plain {
+			list = s
+		}
+	}
+	if list != nil {
+		if known := list.list(version); known != nil {
+			h.answerList(w, msg, known)
+			return
+		}
+	}
+	req := r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+	if mixed {
+		req.Header = r.Header.Clone()
+		req.Header.Set(versionHeader, version)
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
 	out := newStream(w, msg, h.cfg.Pulse)
+	if list != nil {
+		out.keep = func(event []byte) { list.keep(version, event) }
+	}
 	defer func() {
 		if e := out.finish(); e != nil {
 			h.refuse(w, msg.ID, e)
@@ -313,22 +351,32 @@ func (h *Handler) switchedOff(ctx context.Context, scope tenants.Scope) *wireErr
 	return nil
 }
 
+// maxKnown is the size from which on a body is no longer trusted to be as long
+// as it says, and is kept only as it comes.
+const maxKnown = 16 << 10
+
 // readBody reads at most the allowed size.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *wireError) {
-	in := http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes)
-	if r.ContentLength > tenants.MaxRequestBytes { // read, so that the client hears the answer, but not kept
-		_, _ = io.Copy(io.Discard, in)
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, e *wireError) {
+	var err error
+	if n := r.ContentLength; n > 0 && n <= maxKnown {
+		body = make([]byte, n)
+		_, err = io.ReadFull(r.Body, body) // net/http ends it there
+	} else {
+		in := http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes)
+		if r.ContentLength > tenants.MaxRequestBytes { // read, so that the client hears the answer, but not kept
+			_, _ = io.Copy(io.Discard, in)
+		}
+		body, err = io.ReadAll(in)
 	}
-	body, err := io.ReadAll(in)
 	var tooLarge *http.MaxBytesError
 	switch {
+	case err == nil:
+		return body, nil
 	case errors.As(err, &tooLarge):
 		return nil, &wireError{Status: http.StatusRequestEntityTooLarge, Code: jsonrpc.CodeInvalidRequest,
 			Message: "the request body exceeds " + strconv.Itoa(tenants.MaxRequestBytes) + " bytes"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &wireError{Status: http.StatusRequestTimeout, Code: jsonrpc.CodeInvalidRequest, Message: "the request body did not arrive in time"}
-	case err != nil:
-		return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
 	}
-	return body, nil
+	return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
 }

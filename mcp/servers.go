@@ -1,9 +1,11 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
-	"fmt"
+	"encoding/json"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -30,6 +32,36 @@ type serverCache struct {
 type cachedServer struct {
 	server *sdk.Server
 	used   uint64
+
+	mu    sync.Mutex
+	lists map[string][]byte // what the SDK answered to tools/list, by the protocol's version
+}
+
+// list is the result of tools/list, if the SDK has written it once. Every page
+// of it is the first: no caller has as many tools as a page takes.
+func (s *cachedServer) list(version string) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists[version]
+}
+
+// keep takes the event with which the SDK answered a plain tools/list. What a
+// server lists never changes: a change in the fleet makes another server.
+func (s *cachedServer) keep(version string, event []byte) {
+	event, begins := bytes.CutPrefix(event, []byte(eventOpen))
+	event, ends := bytes.CutSuffix(event, []byte(eventEnd))
+	var answer struct {
+		Result json.RawMessage `json:"result"`
+	}
+	if !begins || !ends || json.Unmarshal(event, &answer) != nil || len(answer.Result) == 0 {
+		return // an error is none to keep
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lists == nil {
+		s.lists = map[string][]byte{}
+	}
+	s.lists[version] = answer.Result
 }
 
 func newServerCache(limit int) *serverCache {
@@ -38,13 +70,13 @@ func newServerCache(limit int) *serverCache {
 
 // get returns the server of a key and makes it when there is none. The least
 // recently used one leaves a full cache; requests that hold it end normally.
-func (c *serverCache) get(key string, build func(*sdk.SchemaCache) *sdk.Server) *sdk.Server {
+func (c *serverCache) get(key []byte, build func(*sdk.SchemaCache) *sdk.Server) *cachedServer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clock++
-	if e, ok := c.entries[key]; ok {
+	if e, ok := c.entries[string(key)]; ok {
 		e.used = c.clock
-		return e.server
+		return e
 	}
 	if len(c.entries) >= c.max {
 		oldest := ""
@@ -56,42 +88,47 @@ func (c *serverCache) get(key string, build func(*sdk.SchemaCache) *sdk.Server) 
 		delete(c.entries, oldest)
 		c.evicted++
 	}
-	s := build(c.schemas)
-	c.entries[key] = &cachedServer{server: s, used: c.clock}
+	s := &cachedServer{server: build(c.schemas), used: c.clock}
+	c.entries[string(key)] = s
 	return s
 }
 
 // sees reports whether a caller may call a tool: what its scopes, the URL and
 // the fleet leave over of what the server offers.
-func (c caller) sees(t Tool) bool { return c.scope.Granted.Has(t.Scope) && c.view.exists(t, c.runs) }
+func (c *caller) sees(t *Tool) bool { return c.scope.Granted.Has(t.Scope) && c.view.exists(t, &c.runs) }
 
 // allowed lists the tools of a caller.
-func (h *Handler) allowed(c caller) []Tool {
+func (h *Handler) allowed(c *caller) []Tool {
 	list := []Tool{}
-	for _, t := range h.tools {
-		if c.sees(t) {
-			list = append(list, t)
+	for i := range h.tools {
+		if c.sees(&h.tools[i]) {
+			list = append(list, h.tools[i])
 		}
 	}
 	return list
 }
 
-// allowedNames writes the names of a caller's tools, always in the order of the table.
-func (h *Handler) allowedNames(c caller) string {
-	var b strings.Builder
+// allowedNames writes the names of a caller's tools, always in the order of the
+// table.
+func (h *Handler) allowedNames(c caller) string { return string(h.appendNames(nil, &c)) }
+
+func (h *Handler) appendNames(to []byte, c *caller) []byte {
 	for i := range h.tools {
-		if c.sees(h.tools[i]) {
-			b.WriteString(h.tools[i].Name)
-			b.WriteByte(',')
+		if c.sees(&h.tools[i]) {
+			to = append(append(to, h.tools[i].Name...), ',')
 		}
 	}
-	return b.String()
+	return to
 }
 
-// server picks the caller's server. A change in the fleet makes another key,
-// and the old server goes when nobody asks for it.
-func (h *Handler) server(c caller) *sdk.Server {
-	key := fmt.Sprintf("%s|%s|%s|%t", c.scope.Tenant, c.scope.Granted.Effective(), h.allowedNames(c), c.view.schemas)
+// server picks the caller's server by its tenant, its scopes and the names of
+// its tools. A change in the fleet makes another key, and the old server goes
+// when nobody asks for it.
+func (h *Handler) server(c *caller) *cachedServer {
+	key := make([]byte, 0, 1024)
+	key = append(key, c.scope.Tenant[:]...)
+	key = append(strconv.AppendUint(key, uint64(c.scope.Granted.Effective()), 10), ',')
+	key = h.appendNames(strconv.AppendBool(key, c.view.schemas), c)
 	return h.servers.get(key, func(schemas *sdk.SchemaCache) *sdk.Server {
 		return h.build(h.allowed(c), c.scope.Granted.Has(tenants.Read), c.view.schemas, schemas)
 	})
@@ -123,7 +160,7 @@ func (h *Handler) build(allowed []Tool, read, withSchemas bool, schemas *sdk.Sch
 	if find(allowed, checkTask) != nil {
 		caps.AddExtension(handleExtension, nil)
 	}
-	s := sdk.NewServer(&sdk.Implementation{Name: "telltale", Title: "Telltale", Version: h.cfg.Version}, opts)
+	s := sdk.NewServer(h.cfg.implementation(), opts)
 	for _, t := range allowed {
 		s.AddTool(t.word(withSchemas), h.guard(t))
 	}

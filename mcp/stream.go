@@ -31,6 +31,7 @@ type stream struct {
 	text   bytes.Buffer // that refusal
 	framed bool         // a comment opened the stream before the SDK chose a status
 	closed bool
+	keep   func(event []byte) // is shown what is written on an event stream; nil: nobody
 }
 
 func newStream(w http.ResponseWriter, msg message, pulse time.Duration) *stream {
@@ -75,9 +76,12 @@ func (s *stream) writeHeader(status int) {
 func privateHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	if !strings.Contains(strings.Join(h.Values("Vary"), ","), "Authorization") {
-		h.Add("Vary", "Authorization")
+	for _, v := range h["Vary"] {
+		if strings.Contains(v, "Authorization") {
+			return
+		}
 	}
+	h.Add("Vary", "Authorization")
 }
 
 func (s *stream) Write(p []byte) (int, error) {
@@ -91,6 +95,9 @@ func (s *stream) Write(p []byte) (int, error) {
 		return s.text.Write(p)
 	}
 	s.timer.Reset(s.pulse)
+	if s.keep != nil && s.events && s.status == http.StatusOK {
+		s.keep(p)
+	}
 	if s.framed && len(p) > 0 && p[0] == '{' {
 		// The SDK wanted a bare JSON body with its own status, but the event
 		// stream has begun: the same answer goes out as an event.

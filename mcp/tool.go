@@ -40,6 +40,14 @@ type Tool struct {
 // shortTask is the longest that a call without a ticket may take.
 const shortTask = 8 * time.Second
 
+// deadline is the longest that a call may take.
+func (t *Tool) deadline() time.Duration {
+	if t.Deadline == 0 {
+		return shortTask
+	}
+	return t.Deadline
+}
+
 // Call is one checked call of a tool.
 type Call struct {
 	Scope tenants.Scope
@@ -178,7 +186,7 @@ func onOff(q url.Values, key string) (on bool, err error) {
 }
 
 // shows reports whether the URL leaves the tool in, whoever calls.
-func (v view) shows(t Tool) bool {
+func (v *view) shows(t *Tool) bool {
 	switch {
 	case slices.Contains(v.exclude, t.Name), slices.Contains(v.exclude, t.Set), v.readonly && t.Writes:
 		return false

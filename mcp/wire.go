@@ -3,21 +3,20 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // Bounds of a request besides its size: the depth of its JSON, the bytes of
 // its id, and those of the name of what it asks for, which answers repeat.
 const (
-	maxNesting = 64
-	maxID      = 256
-	maxName    = 4096
+	maxDepth = 64
+	maxID    = 256
+	maxName  = 4096
 )
 
 // message is what the adapter knows of a request before the SDK reads it.
@@ -30,6 +29,12 @@ type message struct {
 	Handles bool
 	// TaskNews: subscriptions/listen asks for news of task handles.
 	TaskNews bool
+	// Plain: nothing in it is out of the ordinary, so that it may be answered
+	// beside the SDK. Version is what its metadata say then.
+	Plain   bool
+	Version string
+	// Arguments are those of tools/call, as they came.
+	Arguments json.RawMessage
 }
 
 // call reports whether the message asks for an answer.
@@ -50,7 +55,7 @@ func refuse(code int64, msg string) *wireError {
 // readMessage checks one request body and says what it asks. It refuses what
 // two JSON readers could understand differently (arrays of messages, keys that
 // occur twice, broken UTF-8), so that the scope decided here is the scope of
-// what the SDK runs.
+// what the SDK runs. What it returns points into body.
 func readMessage(body []byte) (message, *wireError) {
 	var m message
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
@@ -62,69 +67,114 @@ func readMessage(body []byte) (message, *wireError) {
 	case trimmed[0] == '[':
 		return m, refuse(jsonrpc.CodeInvalidRequest, "batches are not accepted; send one JSON-RPC message a request")
 	}
-	if err := checkJSON(body); err != nil {
+	s := scan{body: body}
+	if err := s.message(); err != nil {
 		return m, err
 	}
-	var top map[string]json.RawMessage
-	if err := json.Unmarshal(body, &top); err != nil {
+	if trimmed[0] != '{' && trimmed[0] != 'n' {
 		return m, refuse(jsonrpc.CodeInvalidRequest, "a JSON-RPC message is an object")
 	}
-	if string(top["jsonrpc"]) != `"2.0"` {
+	if string(s.top.get("jsonrpc")) != `"2.0"` {
 		return m, refuse(jsonrpc.CodeInvalidRequest, `the member "jsonrpc" must be "2.0"`)
 	}
-	if raw, ok := top["id"]; ok {
+	if raw := s.top.get("id"); raw != nil {
 		if !validID(raw) {
 			return m, refuse(jsonrpc.CodeInvalidRequest, `the member "id" must be a string or a whole number of at most `+strconv.Itoa(maxID)+` bytes`)
 		}
 		m.ID = raw
 	}
-	raw, ok := top["method"]
-	if !ok {
-		if top["result"] == nil && top["error"] == nil {
+	raw := s.top.get("method")
+	if raw == nil {
+		if s.top.get("result") == nil && s.top.get("error") == nil {
 			return m, refuse(jsonrpc.CodeInvalidRequest, `the member "method" is missing`)
 		}
 		m.ID = nil // a response answers nothing of ours and is only accepted
 		return m, nil
 	}
-	if json.Unmarshal(raw, &m.Method) != nil || m.Method == "" {
+	if !readString(raw, &m.Method) || m.Method == "" {
 		return m, refuse(jsonrpc.CodeInvalidRequest, `the member "method" must be a string`)
 	}
-	return m, m.readParams(top["params"])
+	if err := m.readParams(&s); err != nil {
+		return m, err
+	}
+	m.Plain = m.plain(&s)
+	return m, nil
 }
 
-func (m *message) readParams(raw json.RawMessage) *wireError {
-	if len(raw) == 0 || string(raw) == "null" {
+func (m *message) readParams(s *scan) *wireError {
+	raw := s.top.get("params")
+	if raw == nil || string(raw) == "null" {
 		return nil
 	}
-	var params map[string]json.RawMessage
-	if json.Unmarshal(raw, &params) != nil {
+	if raw[0] != '{' {
 		return refuse(jsonrpc.CodeInvalidParams, `"params" must be an object`)
 	}
-	if meta, ok := params["_meta"]; ok {
-		var words map[string]json.RawMessage
-		if json.Unmarshal(meta, &words) != nil {
+	if meta := s.params.get("_meta"); meta != nil {
+		if meta[0] != '{' && meta[0] != 'n' {
 			return refuse(jsonrpc.CodeInvalidParams, `"params._meta" must be an object`)
 		}
-		for k := range words {
-			m.Modern = m.Modern || len(k) > len(metaPrefix) && k[:len(metaPrefix)] == metaPrefix
+		for i := range s.meta {
+			k := s.meta[i].key
+			m.Modern = m.Modern || len(k) > len(metaPrefix) && string(k[:len(metaPrefix)]) == metaPrefix
 		}
-		m.Handles = declaresHandles(words[metaPrefix+"clientCapabilities"])
+		m.Handles = declaresHandles(s.meta.get(capabilitiesKey))
 	}
-	m.TaskNews = m.Method == listenMethod && asksTaskNews(params["notifications"])
-	member := map[string]string{"tools/call": "name", "resources/read": "uri", "prompts/get": "name", tasksGet: "taskId", tasksUpdate: "taskId", tasksCancel: "taskId"}[m.Method]
+	m.TaskNews = m.Method == listenMethod && asksTaskNews(s.params.get("notifications"))
+	member := named(m.Method)
 	if member == "" {
 		return nil
 	}
-	if json.Unmarshal(params[member], &m.Name) != nil || m.Name == "" || len(m.Name) > maxName {
+	if !readString(s.params.get(member), &m.Name) || m.Name == "" || len(m.Name) > maxName {
 		return refuse(jsonrpc.CodeInvalidParams, m.Method+` needs the string "params.`+member+`", of at most `+strconv.Itoa(maxName)+` bytes`)
 	}
-	if args, ok := params["arguments"]; ok && m.Method == "tools/call" && string(args) != "null" && args[0] != '{' {
+	if m.Method != "tools/call" {
+		return nil
+	}
+	m.Arguments = s.params.get("arguments")
+	if args := m.Arguments; args != nil && string(args) != "null" && args[0] != '{' {
 		return refuse(jsonrpc.CodeInvalidParams, `"params.arguments" must be an object`)
 	}
 	return nil
 }
 
-const metaPrefix = "io.modelcontextprotocol/"
+// named is the member of a method's params that names what it asks for.
+func named(method string) string {
+	switch method {
+	case "tools/call", "prompts/get":
+		return "name"
+	case "resources/read":
+		return "uri"
+	case tasksGet, tasksUpdate, tasksCancel:
+		return "taskId"
+	}
+	return ""
+}
+
+// readString reads a string of valid JSON, or null as the empty one.
+func readString(raw json.RawMessage, to *string) bool {
+	if word, ok := simple(raw); ok {
+		*to = string(word)
+		return true
+	}
+	return json.Unmarshal(raw, to) == nil
+}
+
+// simple is the text of a string that is written without a backslash.
+func simple(raw json.RawMessage) ([]byte, bool) {
+	if len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
+		return nil, false
+	}
+	return raw[1 : len(raw)-1], true
+}
+
+// The metadata of a request that mean something to the protocol.
+const (
+	metaPrefix      = "io.modelcontextprotocol/"
+	versionKey      = sdk.MetaKeyProtocolVersion
+	clientKey       = sdk.MetaKeyClientInfo
+	capabilitiesKey = sdk.MetaKeyClientCapabilities
+	logLevelKey     = sdk.MetaKeyLogLevel
+)
 
 func validID(raw json.RawMessage) bool {
 	if len(raw) > maxID { // it is written into every answer
@@ -135,54 +185,6 @@ func validID(raw json.RawMessage) bool {
 	}
 	_, err := strconv.ParseInt(string(raw), 10, 64)
 	return err == nil
-}
-
-// checkJSON walks the whole text: one value, no key twice, bounded depth.
-func checkJSON(body []byte) *wireError {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	type level struct {
-		keys map[string]bool // nil for an array
-		key  bool            // the next token of an object is a key
-	}
-	var open []level
-	for {
-		tok, err := dec.Token()
-		if errors.Is(err, io.EOF) && len(open) == 0 {
-			return nil
-		}
-		if err != nil {
-			return refuse(jsonrpc.CodeParseError, "the request body is not valid JSON")
-		}
-		if d, ok := tok.(json.Delim); ok && (d == '}' || d == ']') {
-			open = open[:len(open)-1]
-		} else if n := len(open); n > 0 && open[n-1].key {
-			k := tok.(string)
-			if open[n-1].keys[k] {
-				return refuse(jsonrpc.CodeInvalidRequest, "a key occurs twice in one object: "+strconv.QuoteToASCII(clip(k, 64)))
-			}
-			open[n-1].keys[k] = true
-			open[n-1].key = false
-			continue
-		} else if ok {
-			if len(open) == maxNesting {
-				return refuse(jsonrpc.CodeInvalidRequest, "the request is nested deeper than "+strconv.Itoa(maxNesting)+" levels")
-			}
-			if d == '{' {
-				open = append(open, level{keys: map[string]bool{}, key: true})
-			} else {
-				open = append(open, level{})
-			}
-			continue
-		}
-		// A value ended: its object expects a key again, and the text must end
-		// after the outermost one.
-		if n := len(open); n > 0 {
-			open[n-1].key = open[n-1].keys != nil
-		} else if rest := body[dec.InputOffset():]; len(bytes.TrimSpace(rest)) > 0 {
-			return refuse(jsonrpc.CodeParseError, "text follows the JSON-RPC message")
-		}
-	}
 }
 
 // write answers with a JSON-RPC error object. id may be nil.
