@@ -59,8 +59,12 @@ func (f *Fence) Hosts(next http.Handler) http.Handler {
 // never answered.
 func (f *Fence) Origins(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		origins := r.Header.Values("Origin")
-		w.Header().Add("Vary", "Origin")
+		origins := r.Header["Origin"]
+		if h := w.Header(); len(h["Vary"]) == 0 {
+			h["Vary"] = varyOrigin
+		} else {
+			h.Add("Vary", "Origin")
+		}
 		if len(origins) == 0 {
 			next.ServeHTTP(w, r)
 			return

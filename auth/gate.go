@@ -23,6 +23,13 @@ func NewGate(site *Site, v *Verifier, s *Sessions, c *Challenger) *Gate {
 	return &Gate{site: site, verifier: v, sessions: s, challenger: c}
 }
 
+// Values of headers that every answer has, shared by all of them: a header's
+// Set and Add put other slices in their place and never write into these.
+var (
+	noStore    = []string{"no-store"}
+	varyOrigin = []string{"Origin"}
+)
+
 type scopeKey struct{}
 
 // ScopeFrom returns the scope that a Gate verified for a request. ok is false
@@ -49,13 +56,14 @@ func (g *Gate) BearerOrSession(next http.Handler) http.Handler { return g.guard(
 
 func (g *Gate) guard(next http.Handler, cookies bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Add("Vary", "Authorization")
+		h := w.Header()
+		h["Cache-Control"] = noStore
+		h.Add("Vary", "Authorization")
 		slug := r.PathValue("tenant")
 		var scope tenants.Scope
 		var err error
 		if cookies && g.sessions != nil && len(r.Header.Values("Authorization")) == 0 {
-			w.Header().Add("Vary", "Cookie")
+			h.Add("Vary", "Cookie")
 			scope, err = g.sessions.authenticate(r, slug)
 			err = g.verifier.count(err)
 		} else {

@@ -236,9 +236,14 @@ func (v Verdict) SetHeaders(h http.Header) {
 	if v.Limit == 0 {
 		return
 	}
-	name := strconv.Quote(v.Which)
-	h.Set("RateLimit-Policy", name+";q="+strconv.Itoa(v.Limit)+";w="+strconv.Itoa(int(limitWindow/time.Second)))
-	h.Set("RateLimit", name+";r="+strconv.Itoa(v.Remaining)+";t="+strconv.Itoa(seconds(v.Reset)))
+	var room [64]byte
+	pair := func(first string, a int, second string, b int) []string {
+		text := append(append(append(room[:0], '"'), v.Which...), '"')
+		text = strconv.AppendInt(append(text, first...), int64(a), 10)
+		return []string{string(strconv.AppendInt(append(text, second...), int64(b), 10))}
+	}
+	h["Ratelimit-Policy"] = pair(";q=", v.Limit, ";w=", int(limitWindow/time.Second)) // in the spelling that http.Header uses
+	h["Ratelimit"] = pair(";r=", v.Remaining, ";t=", seconds(v.Reset))
 	if !v.OK {
 		h.Set("Retry-After", strconv.Itoa(max(1, seconds(v.RetryAfter))))
 	}

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
-	"strings"
 
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
@@ -16,12 +15,24 @@ const ReferenceHeader = "Telltale-Reference"
 // Reference returns the reference id of a response, and gives it one if it has
 // none yet.
 func Reference(w http.ResponseWriter) string {
-	ref := w.Header().Get(ReferenceHeader)
-	if ref == "" {
-		ref = strings.ToLower(rand.Text()[:20])
-		w.Header().Set(ReferenceHeader, ref)
+	h := w.Header()
+	if have := h[ReferenceHeader]; len(have) > 0 && have[0] != "" {
+		return have[0]
 	}
+	ref := newReference()
+	h[ReferenceHeader] = []string{ref}
 	return ref
+}
+
+// newReference is 100 random bits in base32.
+func newReference() string {
+	const code = "abcdefghijklmnopqrstuvwxyz234567"
+	var b [20]byte
+	rand.Read(b[:]) // never fails: crypto/rand ends the process instead
+	for i, c := range b {
+		b[i] = code[c%byte(len(code))]
+	}
+	return string(b[:])
 }
 
 // Problem is a problem document (RFC 9457). Everything in it is safe for any

@@ -142,15 +142,15 @@ func (s *Site) trusts(peer netip.Addr) bool {
 // hostAllowed reports whether a Host header names this server.
 func (s *Site) hostAllowed(host string) bool {
 	host = strings.ToLower(host)
+	if slices.Contains(s.hosts, host) {
+		return true
+	}
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
 	name = strings.Trim(name, "[]")
-	if slices.Contains(s.hosts, host) || slices.Contains(s.hosts[1:], name) {
-		return true
-	}
-	return s.loopback && isLoopback(name)
+	return slices.Contains(s.hosts[1:], name) || s.loopback && isLoopback(name)
 }
 
 // originAllowed reports whether a web origin may call.

@@ -5,7 +5,8 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base32"
-	"fmt"
+	"encoding/binary"
+	"encoding/hex"
 	"hash/crc32"
 	"strings"
 )
@@ -25,6 +26,7 @@ const (
 	secretIDLen   = 16 // 80 random bits in base32
 	secretBodyLen = 52 // 256 random bits in base32
 	secretSumLen  = 8  // CRC-32 (IEEE) in hexadecimal
+	secretMost    = len(EnrolSecret) + secretIDLen + secretBodyLen + secretSumLen + 3
 )
 
 var secretCode = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -53,7 +55,8 @@ func MintSecret(kind SecretKind) (text string, s Secret) {
 	rand.Read(raw) // never fails: crypto/rand ends the process instead
 	id := secretCode.EncodeToString(raw[:10])
 	body := string(kind) + "_" + id + "_" + secretCode.EncodeToString(raw[10:])
-	text = body + "_" + checksum(body)
+	sum := checksum([]byte(body))
+	text = body + "_" + string(sum[:])
 	return text, Secret{ID: id, Hash: sha256.Sum256([]byte(text))}
 }
 
@@ -82,13 +85,21 @@ func ParseSecret(kind SecretKind, text string) (Secret, SecretFlaw) {
 	if rest[secretIDLen] != '_' || rest[len(rest)-secretSumLen-1] != '_' || !coded(id) || !coded(body) || !hexed(sum) {
 		return Secret{}, SecretMalformed
 	}
-	if checksum(text[:len(text)-secretSumLen-1]) != sum {
+	var room [secretMost]byte // every request with a token comes by: nothing of this goes to the heap
+	raw := room[:copy(room[:], text)]
+	if want := checksum(raw[:len(raw)-secretSumLen-1]); string(want[:]) != sum {
 		return Secret{}, SecretChecksum
 	}
-	return Secret{ID: id, Hash: sha256.Sum256([]byte(text))}, SecretSound
+	return Secret{ID: id, Hash: sha256.Sum256(raw)}, SecretSound
 }
 
-func checksum(body string) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(body))) }
+// checksum is the CRC-32 of a secret's text up to it, in hexadecimal.
+func checksum(body []byte) (text [secretSumLen]byte) {
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], crc32.ChecksumIEEE(body))
+	hex.Encode(text[:], sum[:])
+	return text
+}
 
 func coded(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '2' || r > '7') }) < 0

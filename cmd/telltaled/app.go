@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -172,15 +171,7 @@ func (a *app) callerSide(cfg *config, d door, reg *inspector.Registry, windows *
 		return nil, fmt.Errorf("%w: --toolsets or --exclude-tools: %w", errUsage, err)
 	}
 	a.tools = mcp.New(tools)
-	guarded := d.fence.Hosts(d.fence.Origins(d.gate.Bearer(a.tools)))
-
-	r := chi.NewRouter()
-	r.Handle("/t/{tenant}/mcp", guarded)
-	r.Handle("/t/{tenant}/mcp/", guarded) // never a redirect: it would lose the Authorization header
-	r.Handle("/t/{tenant}/mcp/.well-known/*", d.metadata)
-	r.Handle("/.well-known/*", d.metadata)
-	r.NotFound(api.ServeHTTP)
-	return r, nil
+	return d.routes(a.tools, api), nil
 }
 
 // checks is what readiness asks.

@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/telltale-dev/telltale/auth"
@@ -74,6 +78,37 @@ func (a *app) newDoor(cfg *config, sealer *auth.Sealer, record *audit.Service, u
 		"members": func() auth.CacheStats { return d.oauth.Stats().Members },
 	}), refusals(d.verifier, d.fence), limited(d.limiter), providerCounts(d.oauth, fetch))
 	return d, nil
+}
+
+// routes is who answers what: tools stands behind the bearer's gate, and rest
+// has guards of its own.
+func (d *door) routes(tools, rest http.Handler) http.Handler {
+	guarded := d.fence.Hosts(d.fence.Origins(d.gate.Bearer(tools)))
+	r := chi.NewRouter()
+	r.Handle("/t/{tenant}/mcp", guarded)
+	r.Handle("/t/{tenant}/mcp/", guarded) // never a redirect: it would lose the Authorization header
+	r.Handle("/t/{tenant}/mcp/.well-known/*", d.metadata)
+	r.Handle("/.well-known/*", d.metadata)
+	r.NotFound(rest.ServeHTTP)
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if slug, ok := toolsOf(q.URL); ok { // asked all the time, and needs no search
+			q.SetPathValue("tenant", slug)
+			guarded.ServeHTTP(w, q)
+			return
+		}
+		r.ServeHTTP(w, q)
+	})
+}
+
+// toolsOf is the slug of a plain /t/SLUG/mcp; any other spelling is the
+// router's to judge.
+func toolsOf(u *url.URL) (slug string, ok bool) {
+	rest, ok := strings.CutPrefix(u.Path, "/t/")
+	if !ok || u.RawPath != "" {
+		return "", false
+	}
+	slug, rest, _ = strings.Cut(rest, "/")
+	return slug, slug != "" && rest == "mcp"
 }
 
 // limited counts what was over a quota of calls, by whose quota.

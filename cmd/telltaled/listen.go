@@ -54,10 +54,9 @@ const bodyWithin = 10 * time.Second
 func bodyInTime(next http.Handler, within time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			conn := http.NewResponseController(w)
 			// Errors: not every writer has deadlines; the real ones do.
-			_ = conn.SetReadDeadline(time.Now().Add(within))
-			r.Body = timedBody{r.Body, conn}
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(within))
+			r.Body = &timedBody{r.Body, w}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -65,13 +64,13 @@ func bodyInTime(next http.Handler, within time.Duration) http.Handler {
 
 type timedBody struct {
 	io.ReadCloser
-	conn *http.ResponseController
+	w http.ResponseWriter
 }
 
-func (b timedBody) Read(p []byte) (int, error) {
+func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
-		_ = b.conn.SetReadDeadline(time.Time{})
+		_ = http.NewResponseController(b.w).SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
