@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -21,7 +22,7 @@ import (
 // significant digits (more are noise that costs tokens), and text from nodes is
 // safe to show. How a type is written it finds out once. The zero value is
 // ready; safe for concurrent use.
-type encoder struct{ plans sync.Map } // of planKey to plan
+type encoder struct{ plans sync.Map } // of planKey to *learned
 
 // planKey names a plan. What stands in maps and interfaces is not tidied.
 type planKey struct {
@@ -31,6 +32,12 @@ type planKey struct {
 
 // plan writes a value of one type.
 type plan func(w *writing, v reflect.Value)
+
+// learned is what is known of a type.
+type learned struct {
+	write plan
+	size  atomic.Int64 // of the last answer
+}
 
 // writing is an answer under way.
 type writing struct {
@@ -45,23 +52,25 @@ func (e *encoder) encode(body any) (json.RawMessage, error) { return e.append(ni
 
 // append writes body behind b.
 func (e *encoder) append(b []byte, body any) (json.RawMessage, error) {
-	w := writing{b: slices.Grow(b, 4<<10)}
+	l := e.learn(reflect.TypeOf(body), true)
+	w := writing{b: slices.Grow(b, int(l.size.Load())+256)}
 	v := reflect.New(reflect.TypeOf(body)).Elem() // what has an address is read without a copy
 	v.Set(reflect.ValueOf(body))
-	e.plan(v.Type(), true)(&w, v)
+	l.write(&w, v)
 	if w.err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", w.err)
 	}
+	l.size.Store(int64(len(w.b) - len(b)))
 	return w.b, nil
 }
 
-func (e *encoder) plan(t reflect.Type, tidy bool) plan {
-	if p, ok := e.plans.Load(planKey{t, tidy}); ok {
-		return p.(plan)
+func (e *encoder) learn(t reflect.Type, tidy bool) *learned {
+	if l, ok := e.plans.Load(planKey{t, tidy}); ok {
+		return l.(*learned)
 	}
-	p := e.make(t, tidy, 0)
-	e.plans.Store(planKey{t, tidy}, p)
-	return p
+	l := &learned{write: e.make(t, tidy, 0)}
+	e.plans.Store(planKey{t, tidy}, l)
+	return l
 }
 
 const maxTypeDepth = 12 // of the types of answers
@@ -85,7 +94,7 @@ func (e *encoder) make(t reflect.Type, tidy bool, depth int) plan {
 	case k == reflect.Float64:
 		return func(w *writing, v reflect.Value) { w.float(v.Float()) }
 	case k == reflect.Interface:
-		return orNull(func(w *writing, v reflect.Value) { e.plan(v.Elem().Type(), false)(w, v.Elem()) })
+		return orNull(func(w *writing, v reflect.Value) { e.learn(v.Elem().Type(), false).write(w, v.Elem()) })
 	case k == reflect.Pointer:
 		to := inner(t.Elem(), tidy)
 		return orNull(func(w *writing, v reflect.Value) { to(w, v.Elem()) })

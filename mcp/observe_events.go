@@ -133,7 +133,7 @@ func eventsText(a eventsAnswer) string {
 // counts says how many sightings an event stands for, and how many of them
 // nobody looked at one by one.
 func counts(e events.Event) string {
-	out := fmt.Sprint(e.Cumulative)
+	out := strconv.FormatUint(e.Cumulative, 10)
 	if e.Truncated > 0 {
 		out += fmt.Sprintf(" (%d counted only)", e.Truncated)
 	}

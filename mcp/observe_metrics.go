@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -214,12 +215,12 @@ func summaryText(a summaryAnswer) string {
 			silent[orNone(m.Reason)] = append(silent[orNone(m.Reason)], m.Metric)
 			continue
 		}
-		rows = append(rows, append([]string{m.Metric}, statCells(m.Kind, m.Unit, m.Stats)...))
+		rows = append(rows, statCells(m.Metric, m.Kind, m.Unit, m.Stats))
 		for _, r := range m.Rows {
-			rows = append(rows, append([]string{"  " + labelText(r.Labels) + coveredMark(m, r.Stats)}, statCells(m.Kind, m.Unit, r.Stats)...))
+			rows = append(rows, statCells("  "+labelText(r.Labels)+coveredMark(m, r.Stats), m.Kind, m.Unit, r.Stats))
 		}
 		if m.Other != nil {
-			rows = append(rows, append([]string{"  (other)"}, statCells(m.Kind, m.Unit, *m.Other)...))
+			rows = append(rows, statCells("  (other)", m.Kind, m.Unit, *m.Other))
 		}
 	}
 	p.table([]string{"METRIC", "LAST/RATE", "MAX", "TOTAL", "MEAN", "P50", "P95", "P99"}, rows)
@@ -252,8 +253,8 @@ func boundMark(lower bool) string {
 	return ""
 }
 
-// statCells are the columns LAST/RATE, MAX, TOTAL, MEAN, P50, P95, P99.
-func statCells(kind, unit string, s metrics.Stats) []string {
+// statCells are a name and the columns LAST/RATE, MAX, TOTAL, MEAN, P50, P95, P99.
+func statCells(name, kind, unit string, s metrics.Stats) []string {
 	cell := func(v *float64, rate bool) string {
 		if v == nil {
 			return ""
@@ -274,17 +275,17 @@ func statCells(kind, unit string, s metrics.Stats) []string {
 	}
 	switch kind {
 	case "gauge":
-		return []string{cell(s.Last, false), cell(s.Max, false), "", cell(s.Avg, false), "", "", ""}
+		return []string{name, cell(s.Last, false), cell(s.Max, false), "", cell(s.Avg, false), "", "", ""}
 	case "delta":
-		return []string{cell(s.RatePerS, true), cell(s.Max, true), whole(s.Sum, s.SumStr), "", "", "", ""}
+		return []string{name, cell(s.RatePerS, true), cell(s.Max, true), whole(s.Sum, s.SumStr), "", "", "", ""}
 	}
 	count := s.CountStr
 	if s.Count != nil {
-		count = fmt.Sprint(*s.Count)
+		count = strconv.FormatUint(*s.Count, 10)
 	}
 	rate := ""
 	if s.RatePerS != nil {
 		rate = number(*s.RatePerS) + "/s"
 	}
-	return []string{rate, "", count, cell(s.Mean, false), bound(s.P50, s.P50Str), bound(s.P95, s.P95Str), bound(s.P99, s.P99Str)}
+	return []string{name, rate, "", count, cell(s.Mean, false), bound(s.P50, s.P50Str), bound(s.P95, s.P95Str), bound(s.P99, s.P99Str)}
 }

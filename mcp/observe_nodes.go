@@ -179,7 +179,7 @@ func listText(a pageAnswer) string {
 	for _, n := range a.Nodes {
 		skew := ""
 		if n.SkewMS != nil {
-			skew = fmt.Sprintf("%d ms", *n.SkewMS)
+			skew = strconv.FormatInt(*n.SkewMS, 10) + " ms"
 		}
 		rows = append(rows, []string{n.Name, string(n.Status), age(n.FreshnessS), skew, n.AgentVersion, labelText(n.Labels), n.Node})
 	}

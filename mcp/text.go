@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -14,11 +15,19 @@ import (
 )
 
 // page builds the text form of an answer: short lines and aligned tables.
-type page struct{ b strings.Builder }
+type page struct{ b []byte }
+
+const pageBytes = 4 << 10 // of most texts
 
 func (p *page) line(format string, args ...any) {
-	fmt.Fprintf(&p.b, format, args...)
-	p.b.WriteByte('\n')
+	p.b = append(fmt.Appendf(p.room(), format, args...), '\n')
+}
+
+func (p *page) room() []byte {
+	if p.b == nil {
+		p.b = make([]byte, 0, pageBytes)
+	}
+	return p.b
 }
 
 // table writes rows under a head, columns padded to their widest cell. Cells
@@ -30,30 +39,40 @@ func (p *page) tableWith(head []string, rows [][]string, below func(row int)) {
 	if len(rows) == 0 {
 		return
 	}
-	all := append([][]string{head}, rows...)
 	width := make([]int, len(head))
-	for _, r := range all {
+	measure := func(r []string) {
 		for i := range r {
-			r[i] = inspector.CleanText(r[i])
-			if r[i] == "" {
+			if r[i] = inspector.CleanText(r[i]); r[i] == "" {
 				r[i] = "-"
 			}
 			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
 		}
 	}
-	for n, r := range all {
-		var line strings.Builder
-		for i, cell := range r {
-			line.WriteString(cell)
-			if i < len(r)-1 {
-				line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
-			}
-		}
-		p.line("%s", strings.TrimRight(line.String(), " "))
-		if n > 0 {
-			below(n - 1)
+	measure(head)
+	for _, r := range rows {
+		measure(r)
+	}
+	p.cells(head, width)
+	for n, r := range rows {
+		p.cells(r, width)
+		below(n)
+	}
+}
+
+// cells writes one row of a table.
+func (p *page) cells(row []string, width []int) {
+	b := p.room()
+	start := len(b)
+	for i, cell := range row {
+		b = append(b, cell...)
+		for pad := utf8.RuneCountInString(cell); i < len(row)-1 && pad < width[i]+2; pad++ {
+			b = append(b, ' ')
 		}
 	}
+	for len(b) > start && b[len(b)-1] == ' ' {
+		b = b[:len(b)-1]
+	}
+	p.b = append(b, '\n')
 }
 
 func (p *page) notes(notes []string) {
@@ -113,48 +132,49 @@ func (p *page) next(steps []Next) {
 	}
 }
 
-func (p *page) String() string { return inspector.CleanLines(strings.TrimRight(p.b.String(), "\n")) }
+func (p *page) String() string { return inspector.CleanLines(string(bytes.TrimRight(p.b, "\n"))) }
 
 // quantity writes a number with its unit, four digits at most.
 func quantity(v float64, unit string, perSecond bool) string {
-	rate := ""
-	if perSecond {
-		rate = "/s"
-	}
+	b := make([]byte, 0, 32)
 	switch inspector.Unit(unit) {
 	case inspector.Bytes:
-		return scaled(v, 1024, []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB"}) + rate
-	case inspector.Nanoseconds:
-		if perSecond { // nanoseconds of something per second
-			return scaled(v, 1000, []string{" ns", " µs", " ms", " s"}) + rate
-		}
-		return scaled(v, 1000, []string{" ns", " µs", " ms", " s"})
+		b = appendScaled(b, v, 1024, " B", " KiB", " MiB", " GiB", " TiB", " PiB")
+	case inspector.Nanoseconds: // per second too: nanoseconds of something
+		b = appendScaled(b, v, 1000, " ns", " µs", " ms", " s")
 	case inspector.Ratio:
-		return number(v*100) + " %"
+		return string(append(appendNumber(b, v*100), " %"...))
 	case inspector.Seconds:
-		return number(v) + " s" + rate
+		b = append(appendNumber(b, v), " s"...)
+	default:
+		b = appendNumber(b, v)
 	}
-	return number(v) + rate
+	if perSecond {
+		b = append(b, "/s"...)
+	}
+	return string(b)
 }
 
-func scaled(v, base float64, units []string) string {
+func appendScaled(b []byte, v, base float64, units ...string) []byte {
 	i := 0
 	for math.Abs(v) >= base && i < len(units)-1 {
 		v /= base
 		i++
 	}
-	return number(v) + units[i]
+	return append(appendNumber(b, v), units[i]...)
 }
 
 // number writes whole numbers in full and fractions with four digits.
-func number(v float64) string {
+func number(v float64) string { return string(appendNumber(make([]byte, 0, 32), v)) }
+
+func appendNumber(b []byte, v float64) []byte {
 	switch {
 	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
-		return strconv.FormatFloat(v, 'f', -1, 64)
+		return strconv.AppendFloat(b, v, 'f', -1, 64)
 	case math.Abs(v) >= 1e4 && math.Abs(v) < 1<<53:
-		return strconv.FormatFloat(v, 'f', 0, 64)
+		return strconv.AppendFloat(b, v, 'f', 0, 64)
 	}
-	return strconv.FormatFloat(v, 'g', 4, 64)
+	return strconv.AppendFloat(b, v, 'g', 4, 64)
 }
 
 // counted writes a number with its noun, which takes an s unless it is one.
@@ -184,14 +204,17 @@ func age(s *float64) string {
 	return (time.Duration(*s*10) * time.Second / 10).Round(100*time.Millisecond).String() + " ago"
 }
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func labelText(m map[string]string) string {
-	parts := []string{}
-	for _, k := range sortedKeys(m) {
-		parts = append(parts, k+"="+m[k])
+	b := make([]byte, 0, 64)
+	for i, k := range sortedKeys(m) {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = append(append(append(b, k...), '='), m[k]...)
 	}
-	return strings.Join(parts, " ")
+	return string(b)
 }
 
 var bars = []rune("▁▂▃▄▅▆▇█")

@@ -1,6 +1,7 @@
 package inspector
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"unicode"
@@ -27,6 +28,21 @@ func TestHiddenIsWhatUnicodeSays(t *testing.T) {
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if want := unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp); Hidden(r) != want {
 			t.Errorf("Hidden(%U) = %v", r, !want)
+		}
+	}
+}
+
+func TestCleanTextLooksAtEveryByte(t *testing.T) {
+	for at := range 20 {
+		for c := range 256 {
+			b := bytes.Repeat([]byte("a"), 20)
+			b[at] = byte(c)
+			if got, same := CleanText(string(b)), c >= ' ' && c < 0x7f; (got == string(b)) != same {
+				t.Errorf("%q became %q", b, got)
+			}
+			if got, same := CleanLines(string(b)), c >= ' ' && c < 0x7f || c == '\n'; (got == string(b)) != same {
+				t.Errorf("lines %q became %q", b, got)
+			}
 		}
 	}
 }
