@@ -40,7 +40,10 @@ func (t *Tasks) supervise(x *task, run inspector.TaskRun) {
 		case a := <-back:
 			t.finish(x, endOf(context.Cause(ctx), a))
 			return
-		case <-tick.C:
+		case now := <-tick.C:
+			if x.ending(now) {
+				continue
+			}
 			t.mu.Lock()
 			x.news = true
 			t.mu.Unlock()
@@ -95,7 +98,7 @@ func (t *Tasks) call(ctx context.Context, x *task, run inspector.TaskRun) (a ans
 func (t *Tasks) keepPartial(x *task, r *inspector.TaskResult) {
 	now := time.Now()
 	t.mu.Lock()
-	early := now.Sub(x.encoded) < partialEvery || x.end != nil
+	early := now.Sub(x.encoded) < partialEvery || x.end != nil || x.ending(now)
 	if !early {
 		x.encoded = now
 	}
@@ -113,6 +116,12 @@ func (t *Tasks) keepPartial(x *task, r *inspector.TaskResult) {
 		x.partial, x.news, x.newPartial = raw, true, true
 		token(t.ready)
 	}
+}
+
+// ending reports whether a task's own time ends about now. News would leave
+// right before its end, which says more and would have to wait for it.
+func (x *task) ending(now time.Time) bool {
+	return x.lasts > 0 && (now.Sub(x.began)-x.lasts).Abs() < partialEvery/4
 }
 
 // release gives a task's place back, once its code has returned.

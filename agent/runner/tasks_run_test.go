@@ -179,6 +179,50 @@ func TestEndsThatNobodyTakesAreBounded(t *testing.T) {
 	}
 }
 
+// Nothing is said of a task in the moment in which it ends but its end; one
+// that goes on beyond its time is heard of again.
+func TestNoNewsRightBeforeTheEnd(t *testing.T) {
+	for name, over := range map[string]time.Duration{"in time": 0, "late": 1500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t, TaskConfig{}, func(ctx context.Context, args inspector.Args, partial func(*inspector.TaskResult)) (*inspector.TaskResult, error) {
+				r := &inspector.TaskResult{Totals: map[string]uint64{"seen": 1}}
+				for end := time.Now().Add(time.Duration(args.Int(inspector.ArgDuration))*time.Second + over); time.Now().Before(end); {
+					time.Sleep(10 * time.Millisecond)
+					partial(r)
+				}
+				return r, nil
+			})
+			d.start("trace_it", `{"duration_s":2}`)
+			began := time.Now()
+			var news []time.Duration
+			var end time.Duration
+			for end == 0 {
+				<-d.Ready()
+				for _, u := range d.Updates(false) {
+					if u.End != nil {
+						end = time.Since(began)
+						continue
+					}
+					news = append(news, time.Since(began))
+				}
+			}
+			if want := 2*time.Second + over; end != want || len(news) == 0 {
+				t.Errorf("%s: ended after %v, news %v", name, end, news)
+			}
+			late := false
+			for _, at := range news {
+				if (at - 2*time.Second).Abs() < 250*time.Millisecond {
+					t.Errorf("%s: news after %v", name, at)
+				}
+				late = late || at > 2*time.Second
+			}
+			if late != (over > 0) {
+				t.Errorf("%s: news %v", name, news)
+			}
+		})
+	}
+}
+
 func TestPartialResultsAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, TaskConfig{}, func(ctx context.Context, _ inspector.Args, partial func(*inspector.TaskResult)) (*inspector.TaskResult, error) {

@@ -58,7 +58,16 @@ func (s *Service) Targets(ctx context.Context, scope tenants.Scope, tq tenants.T
 		}
 		q.named(tq.Node).add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
 	}
-	list, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanTarget)
+	list := []tenants.Target{}
+	var b pgx.Batch
+	if tq.Node != "" { // found by keys; the statement takes longer to plan than to run
+		b.Queue(tenantdb.KeepPlans)
+	}
+	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
+		list, err = pgx.AppendRows(list, rows, scanTarget)
+		return err
+	})
+	err := s.db.Read(ctx, scope.Tenant, &b)
 	if err != nil || tq.Node == "" {
 		return list, err
 	}

@@ -30,6 +30,7 @@ type Channel struct {
 // held is an active run on an open channel, with what is not written yet.
 type held struct {
 	deadline time.Time
+	alone    bool       // known to be the only run of its task
 	sent     time.Time  // zero: on a channel before this one, and it is not known when
 	began    *time.Time // the node accepted it
 	permille uint32
@@ -55,7 +56,7 @@ func (c *Channel) send(d Dispatch) bool {
 		c.mu.Unlock()
 		return false
 	}
-	c.runs[d.ID] = &held{deadline: d.Deadline, sent: c.s.clock()}
+	c.runs[d.ID] = &held{deadline: d.Deadline, alone: d.Alone, sent: c.s.clock()}
 	c.mu.Unlock()
 	if c.out.Dispatch(d) { // without the lock: the answer may come at once
 		return true
@@ -219,7 +220,7 @@ func (c *Channel) end(ctx context.Context, id ID, by message, to State, why *ins
 	e := &ending{run: c.run(id), by: by, to: to, why: cleanRefusal(why), at: c.s.clock(), result: body}
 	c.mu.Lock()
 	if h := c.runs[id]; h != nil {
-		e.began = h.began
+		e.began, e.alone = h.began, h.alone
 	}
 	c.mu.Unlock()
 	if err := c.s.endRuns(ctx, c.key.tenant, []*ending{e}); err != nil {

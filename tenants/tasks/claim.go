@@ -96,7 +96,7 @@ func (s *Service) claimSome(ctx context.Context, list []tenants.TenantID, part [
 		var o order
 		var args string
 		fields := append(scanKey(&o.run), &o.d.Kind, &args, (*string)(&o.d.Principal.Kind), &o.d.Principal.ID, &o.d.Principal.Name, &o.d.Scopes,
-			&o.d.StartBefore, &o.d.Deadline, &o.created)
+			&o.d.StartBefore, &o.d.Deadline, &o.d.Alone, &o.created)
 		_, err = pgx.ForEachRow(rows, fields, func() error {
 			o.d.ID, o.d.Args = o.run.task, []byte(args)
 			o.d.Scopes = slices.Clone(o.d.Scopes)

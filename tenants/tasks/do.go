@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -242,19 +243,25 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 		nodes, names, reasons = append(nodes, node), append(names, n.Name), append(reasons, n.Reason)
 	}
 	who := p.scope.Principal
-	state, insert, places := Created, sqlInsertTask, MaxActive
+	// Most tenants have most of their places free: the first one tried is any.
+	state, insert, place := Created, sqlStart, 1+rand.IntN(MaxActive)
 	if len(p.runs) == 0 {
-		state, insert, places = sum(nil), sqlInsertEnded, 0
+		state, insert, place = sum(nil), sqlInsertEnded, 0
 	}
-	args := []any{t, id, p.kind.Name, p.args, places, string(who.Kind), who.ID, who.Name, p.scope.Granted.Effective().Words(), labels, len(p.runs),
+	args := []any{t, id, p.kind.Name, p.args, place, string(who.Kind), who.ID, who.Name, p.scope.Granted.Effective().Words(), labels, len(p.runs),
 		p.created, p.startBefore(), p.deadline().Add(DeadlineGrace), p.created.Add(TicketLife), string(state), nodes, names, reasons}
-	runs := p.rows(s.replica)
+	if len(p.runs) > 0 {
+		args = append(args, p.rows(s.replica)...)
+	}
 	for {
 		stored, active := false, 0
 		b := &pgx.Batch{}
-		b.Queue(insert, args...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() == 1; return nil })
-		b.Queue(sqlInsertRuns, runs...)
+		b.Queue(insert, args...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() > 0; return nil })
 		err := s.db.Write(ctx, p.key.tenant, b)
+		if err == nil && !stored && insert == sqlStart {
+			insert, args[4] = sqlStartFree, MaxActive
+			continue
+		}
 		if err == nil && !stored {
 			active, _, err = tenantdb.QueryOne(ctx, s.db, p.key.tenant, sqlCountActive, []any{t}, pgx.RowTo[int])
 		}
@@ -272,7 +279,7 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 	}
 }
 
-// rows are the parameters of sqlInsertRuns.
+// rows are the parameters of sqlStart that are about the runs.
 func (p *plan) rows(replica string) []any {
 	nodes, names, states, lives := [][16]byte{}, []string{}, []string{}, []int64{}
 	for _, r := range p.runs {
@@ -282,14 +289,14 @@ func (p *plan) rows(replica string) []any {
 		}
 		nodes, names, states, lives = append(nodes, r.Node), append(names, r.Name), append(states, string(state)), append(lives, life)
 	}
-	return []any{[16]byte(p.key.tenant), [16]byte(p.key.task), p.startBefore(), p.deadline(), p.created, p.created.Add(RunLease), replica, nodes, names, states, lives}
+	return []any{p.deadline(), p.created.Add(RunLease), replica, nodes, names, states, lives}
 }
 
 // send gives each run to its node's channel, or tells the replica that holds
 // it. Neither blocks.
 func (s *Service) send(ctx context.Context, p *plan) {
 	d := Dispatch{ID: p.key.task, Kind: p.kind.Name, Args: p.args, Principal: p.scope.Principal, Scopes: p.scope.Granted.Effective().Words(),
-		StartBefore: p.startBefore(), Deadline: p.deadline()}
+		StartBefore: p.startBefore(), Deadline: p.deadline(), Alone: len(p.runs) == 1}
 	var lost []*ending
 	for _, r := range p.runs {
 		run := runKey{p.key, r.Node}

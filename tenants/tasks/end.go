@@ -23,6 +23,7 @@ type ending struct {
 	at     time.Time
 	began  *time.Time // when the node accepted it, if that is known here
 	result []byte     // JSON; nil: what is there stays
+	alone  bool       // the run is known to be its task's only one
 	done   bool       // set: this end took place
 	closed bool       // set: it was the last of its task
 
@@ -56,6 +57,10 @@ func queueEnds(b *pgx.Batch, ends []*ending) {
 	for _, e := range ends {
 		e.done, e.closed = false, false
 	}
+	if len(ends) == 1 && ends[0].alone {
+		ends[0].queueAlone(b)
+		return
+	}
 	slices.SortFunc(ends, func(a, c *ending) int { return bytes.Compare(a.run.task[:], c.run.task[:]) })
 	for i, e := range ends {
 		if i == 0 || ends[i-1].run.taskKey != e.run.taskKey {
@@ -63,16 +68,13 @@ func queueEnds(b *pgx.Batch, ends []*ending) {
 		}
 	}
 	for _, e := range ends {
-		t, k, n := [16]byte(e.run.tenant), [16]byte(e.run.task), [16]byte(e.run.node)
-		why := e.words()
-		ran := e.by == completed || e.by == failed || e.by == cancelled
-		b.Queue(sqlEndRun, t, k, n, string(e.to), why.Kind, why.Reason, why.Arg, why.Msg, why.Next, e.at, e.began, ran, e.by.from(e.to)).
+		b.Queue(sqlEndRun, e.row()...).
 			Query(func(rows pgx.Rows) error {
 				_, err := pgx.ForEachRow(rows, []any{&e.name, &e.started, &e.permille}, func() error { e.done = true; return nil })
 				return err
 			})
 		if e.result != nil {
-			b.Queue(sqlPutResult, t, k, n, e.to != Completed, e.result, string(e.to), e.at)
+			b.Queue(sqlPutResult, [16]byte(e.run.tenant), [16]byte(e.run.task), [16]byte(e.run.node), e.to != Completed, e.result, string(e.to), e.at)
 		}
 	}
 	for i, e := range ends {
@@ -81,6 +83,23 @@ func queueEnds(b *pgx.Batch, ends []*ending) {
 				Exec(func(tag pgconn.CommandTag) error { e.closed = tag.RowsAffected() == 1; return nil })
 		}
 	}
+}
+
+// row are the parameters of sqlEndRun.
+func (e *ending) row() []any {
+	why := e.words()
+	ran := e.by == completed || e.by == failed || e.by == cancelled
+	return []any{[16]byte(e.run.tenant), [16]byte(e.run.task), [16]byte(e.run.node), string(e.to), why.Kind, why.Reason, why.Arg, why.Msg, why.Next,
+		e.at, e.began, ran, e.by.from(e.to)}
+}
+
+// queueAlone queues the same for the run of a task that has no other, in one
+// statement.
+func (e *ending) queueAlone(b *pgx.Batch) {
+	b.Queue(sqlEndAlone, append(e.row(), e.result)...).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&e.name, &e.started, &e.permille, &e.closed}, func() error { e.done = true; return nil })
+		return err
+	})
 }
 
 // endRuns ends runs of one tenant as the ingest role.

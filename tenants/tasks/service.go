@@ -59,9 +59,11 @@ type Service struct {
 	channels map[nodeKey]*Channel
 	claims   map[runKey]struct{}   // runs that wait to be claimed here
 	dirt     map[*Channel]struct{} // channels with something to write
+	untold   map[taskKey]struct{}  // tasks that moved, for the other replicas to hear a little later
 
 	toClaim chan struct{} // one token: claims has something
 	toWrite chan struct{} // one token: a channel has something to write
+	toTell  chan struct{} // one token: untold has something
 }
 
 // taskKey, nodeKey and runKey name rows over all tenants.
@@ -113,8 +115,8 @@ func New(db *tenantdb.DB, reg *inspector.Registry, nodes Nodes, bus Bus, cfg Con
 	}
 	return &Service{db: db, reg: reg, nodes: nodes, bus: bus, replica: cfg.Replica, now: cfg.Now, log: log,
 		watches: watches{m: map[taskKey]*watched{}}, counts: counters{ended: map[State]uint64{}},
-		channels: map[nodeKey]*Channel{}, claims: map[runKey]struct{}{}, dirt: map[*Channel]struct{}{},
-		toClaim: make(chan struct{}, 1), toWrite: make(chan struct{}, 1)}
+		channels: map[nodeKey]*Channel{}, claims: map[runKey]struct{}{}, dirt: map[*Channel]struct{}{}, untold: map[taskKey]struct{}{},
+		toClaim: make(chan struct{}, 1), toWrite: make(chan struct{}, 1), toTell: make(chan struct{}, 1)}
 }
 
 // silence is the bus of a replica that has no other.
@@ -141,6 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer parts.Wait()
 	parts.Go(func() { s.loop(ctx, s.toClaim, s.claim) })
 	parts.Go(func() { s.loop(ctx, s.toWrite, s.write) })
+	parts.Go(func() { s.loop(ctx, s.toTell, s.tell) })
 	parts.Go(func() {
 		s.every(ctx, writeEvery, "write", func(context.Context) error { token(s.toWrite); return nil })
 	})
@@ -230,16 +233,51 @@ func (s *Service) hear(ctx context.Context) error {
 	}
 }
 
-// moved tells everybody who waits for a task, here and elsewhere.
+// moved tells everybody who waits for a task, here and elsewhere. While
+// somebody here waits for it, hardly anybody does elsewhere: the others hear of
+// it once the answer is on its way, because a notification wakes a process of
+// every replica and of the database for each.
 func (s *Service) moved(k taskKey) {
-	s.watches.wake(k, false)
-	s.bus.Send("", tenantdb.Hint{Topic: topicMoved, Tenant: k.tenant, Key: k.task.String()})
+	if !s.watches.wake(k, false) {
+		s.hint(topicMoved, k)
+		return
+	}
+	s.mu.Lock()
+	s.untold[k] = struct{}{}
+	s.mu.Unlock()
+	token(s.toTell)
+}
+
+// tellLinger is how much later the other replicas hear of what somebody here
+// waits for.
+const tellLinger = 3 * time.Millisecond
+
+// tell sends the hints that could wait.
+func (s *Service) tell(ctx context.Context) error {
+	linger := time.NewTimer(tellLinger)
+	defer linger.Stop()
+	select {
+	case <-ctx.Done(): // they are not to be lost with this replica
+	case <-linger.C:
+	}
+	s.mu.Lock()
+	list := s.untold
+	s.untold = map[taskKey]struct{}{}
+	s.mu.Unlock()
+	for k := range list {
+		s.hint(topicMoved, k)
+	}
+	return nil
+}
+
+func (s *Service) hint(topic string, k taskKey) {
+	s.bus.Send("", tenantdb.Hint{Topic: topic, Tenant: k.tenant, Key: k.task.String()})
 }
 
 // goesOn tells those who wait for more of a task than its end.
 func (s *Service) goesOn(k taskKey) {
 	s.watches.wake(k, true)
-	s.bus.Send("", tenantdb.Hint{Topic: topicGoesOn, Tenant: k.tenant, Key: k.task.String()})
+	s.hint(topicGoesOn, k)
 }
 
 // channel answers the open channel of a node, nil when this replica has none.

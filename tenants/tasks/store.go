@@ -8,30 +8,36 @@ package tasks
 
 // Starting, as the application role.
 const (
-	// $5 is MaxActive. A place that another start takes at the same moment
-	// makes the insert wait for it and then do nothing.
-	sqlInsertTask = `
-with free as (
+	// A task and its runs, or nothing of both when $5 is not a free place. A
+	// place that another start takes at the same moment makes the insert wait
+	// for it and then do nothing. One statement, because each one costs its
+	// messages and its start.
+	sqlStart = `with place(i) as (values ($5::int)),` + sqlStartIn
+
+	// The same at whichever place is free; $5 is MaxActive.
+	sqlStartFree = `
+with place as (
   select i from generate_series(1, $5::int) i
    where not exists (select from task o where o.tenant_id = $1 and o.slot = i and o.ended_at is null)
-   order by random() limit 1)
-insert into task (tenant_id, task_id, kind, args, slot, principal_kind, principal_id, principal_name, scopes, labels, nodes,
-  created_at, start_before, deadline_at, expires_at, state, skipped_nodes, skipped_names, skipped_reasons)
-select $1, $2, $3, $4, free.i, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19 from free
-on conflict (tenant_id, slot) where ended_at is null do nothing`
+   order by random() limit 1),` + sqlStartIn
+
+	sqlStartIn = `
+stored as (
+  insert into task (tenant_id, task_id, kind, args, slot, principal_kind, principal_id, principal_name, scopes, labels, nodes,
+    created_at, start_before, deadline_at, expires_at, state, skipped_nodes, skipped_names, skipped_reasons)
+  select $1, $2, $3, $4, place.i, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19 from place
+  on conflict (tenant_id, slot) where ended_at is null do nothing returning task_id)
+insert into task_run (tenant_id, task_id, node_id, name, state, start_before, deadline_at, dispatched_at, lease_until, replica, started_ns)
+select $1, $2, u.n, u.name, u.s, $13, $20, case when u.s <> 'CREATED' then $12::timestamptz end, case when u.s <> 'CREATED' then $21::timestamptz end,
+  case when u.s <> 'CREATED' then $22 else '' end, u.life
+  from unnest($23::uuid[], $24::text[], $25::text[], $26::bigint[]) as u(n, name, s, life)
+ where exists (select from stored)`
 
 	// A fan-out that no node can take has ended when it is stored.
 	sqlInsertEnded = `
 insert into task (tenant_id, task_id, kind, args, slot, principal_kind, principal_id, principal_name, scopes, labels, nodes,
   created_at, start_before, deadline_at, expires_at, state, skipped_nodes, skipped_names, skipped_reasons, ended_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $12)`
-
-	sqlInsertRuns = `
-insert into task_run (tenant_id, task_id, node_id, name, state, start_before, deadline_at, dispatched_at, lease_until, replica, started_ns)
-select $1, $2, u.n, u.name, u.s, $3, $4, case when u.s <> 'CREATED' then $5::timestamptz end, case when u.s <> 'CREATED' then $6::timestamptz end,
-  case when u.s <> 'CREATED' then $7 else '' end, u.life
-  from unnest($8::uuid[], $9::text[], $10::text[], $11::bigint[]) as u(n, name, s, life)
- where exists (select from task where tenant_id = $1 and task_id = $2)`
 
 	sqlCountActive = `select count(*) from task where tenant_id = $1 and ended_at is null`
 )
@@ -61,6 +67,28 @@ update task t set state = x.state, ended_at = $3
           from task_run where tenant_id = $1 and task_id = $2) x
  where t.tenant_id = $1 and t.task_id = $2 and t.ended_at is null and x.active = 0`
 
+	// All of an end at once, for the run of a task that has no other: the lock of
+	// the task, the run, its result unless $14 is null, and the task. With more
+	// runs it would not do, because it sees the others as they were before the
+	// lock.
+	sqlEndAlone = `
+with alone as (
+  select from task where tenant_id = $1 and task_id = $2 and nodes = 1 for update),
+run as (
+  update task_run set state = $4, error_kind = $5, reason = $6, arg = $7, message = $8, next_step = $9, ended_at = $10,
+    started_at = coalesce(started_at, $11::timestamptz, case when $12::bool then dispatched_at end), lease_until = null,
+    permille = case when $4 = 'COMPLETED' then 1000 else permille end
+    from alone
+   where tenant_id = $1 and task_id = $2 and node_id = $3 and state = any($13::text[])
+  returning name, started_at, permille),
+result as (
+  insert into task_result (tenant_id, task_id, node_id, partial, body)
+  select $1, $2, $3, $4 <> 'COMPLETED', $14::bytea from run where $14::bytea is not null
+  on conflict (tenant_id, task_id, node_id) do update set partial = excluded.partial, body = excluded.body),
+over as (
+  update task set state = $4, ended_at = $10 from run where tenant_id = $1 and task_id = $2 and ended_at is null returning task_id)
+select name, started_at, permille, exists (select from over) from run`
+
 	sqlNodesOf = `select node_id from task_run where tenant_id = $1 and task_id = $2 and ended_at is null`
 
 	sqlAskCancel = `
@@ -86,7 +114,7 @@ update task_run r set state = $6, dispatched_at = $7, lease_until = $8, replica 
   from mine m join task t on t.tenant_id = m.tenant_id and t.task_id = m.task_id
  where r.tenant_id = m.tenant_id and r.task_id = m.task_id and r.node_id = m.node_id
 returning r.tenant_id, r.task_id, r.node_id, t.kind, t.args::text, t.principal_kind, t.principal_id, t.principal_name, t.scopes,
-  r.start_before, r.deadline_at, t.created_at`
+  r.start_before, r.deadline_at, t.nodes = 1, t.created_at`
 
 	sqlRenew = `
 with mine as (

@@ -152,6 +152,7 @@ type Dispatch struct {
 	Scopes      []string // effective, as words
 	StartBefore time.Time
 	Deadline    time.Time
+	Alone       bool // it is the only run of its task
 }
 
 // Outbox is the way to one live node. Its methods do not block; false means

@@ -77,11 +77,12 @@ func (w *watches) known(k taskKey) *ending {
 
 // wake tells all who wait for a task, or, when its runs only go on, those who
 // want to know that: a thousand who wait for an end are not to read a thousand
-// rows each time a node says how far it is.
-func (w *watches) wake(k taskKey, goesOn bool) {
+// rows each time a node says how far it is. It answers whether somebody waits.
+func (w *watches) wake(k taskKey, goesOn bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.m[k].wake(goesOn)
+	return w.m[k] != nil
 }
 
 func (t *watched) wake(goesOn bool) {

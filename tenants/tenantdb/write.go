@@ -15,10 +15,18 @@ import (
 	"github.com/telltale-dev/telltale/tenants"
 )
 
+// The settings that lead a batch of writes. What follows names its rows by
+// keys and has one way to go: a plan for these values instead of the kept one
+// would cost more than the statement.
 const (
-	setOne  = `select set_config('telltale.tenant', $1, true)`
-	setList = `select set_config('telltale.tenants', $1, true)`
+	setOne  = `select set_config('telltale.tenant', $1, true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+	setList = `select set_config('telltale.tenants', $1, true), set_config('plan_cache_mode', 'force_generic_plan', true)`
 )
+
+// KeepPlans is a statement for a batch that reads: what follows it in the batch
+// is run by the plan that its connection keeps, whatever its values are. For
+// statements that find a few rows by whole keys.
+const KeepPlans = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
 
 // Write is InTenant for statements that do not depend on each other's answers:
 // the queued statements of a batch and their commit in one round trip. When
