@@ -81,7 +81,7 @@ func (a *attempts) refused(r *http.Request, slug, ref string, f *Failure) {
 	if f.Class == NoScope || f.Class == NoRole {
 		at.Step = tenants.StepScope
 	}
-	at.Class, at.Issuer, at.Expected, at.Received = string(f.Public()), f.Issuer, f.Expected, f.Received
+	at.Class, at.Issuer, at.Expected, at.Received, at.Proven = string(f.Public()), f.Issuer, f.Expected, f.Received, f.Class.proven()
 	if f.Principal.ID != "" {
 		at.Principal, at.Client = f.Principal.ID, f.Principal.Client
 	}
@@ -93,7 +93,7 @@ func (a *attempts) lacking(r *http.Request, ref string, s tenants.Scope, need te
 		return
 	}
 	at := a.begin(r, s.Tenant, tenants.StepScope, ref)
-	at.Class, at.Expected, at.Received, at.Principal = string(Lacking), need.String(), s.Granted.String(), s.Principal.ID
+	at.Class, at.Expected, at.Received, at.Principal, at.Proven = string(Lacking), need.String(), s.Granted.String(), s.Principal.ID, true
 	if s.Principal.Client != "" {
 		at.Client = s.Principal.Client
 	}
@@ -107,7 +107,7 @@ func (a *attempts) accepted(r *http.Request, s tenants.Scope) {
 		return
 	}
 	at := a.begin(r, s.Tenant, tenants.StepAccepted, strings.ToLower(rand.Text()[:20]))
-	at.Principal, at.Expected, at.Received = s.Principal.ID, "", s.Granted.String()
+	at.Principal, at.Expected, at.Received, at.Proven = s.Principal.ID, "", s.Granted.String(), true
 	at.Issuer, _, _ = strings.Cut(s.Principal.ID, "|")
 	if s.Principal.Client != "" {
 		at.Client = s.Principal.Client

@@ -141,6 +141,16 @@ func (f *Failure) Public() Class {
 // Status is the HTTP status that answers the failure: 400, 401 or 403.
 func (f *Failure) Status() int { return classes[f.Class].status }
 
+// proven says that a credential can fail in this class only after it showed
+// who issued it: for the others a stranger needs no more than a made-up text.
+func (c Class) proven() bool {
+	switch c {
+	case Expired, Revoked, Network, Suspended, CSRF, Audience, TenantClaim, NotYet, Bound, NoRole, NoScope, Lacking:
+		return true
+	}
+	return false
+}
+
 // Description is a safe sentence that starts with the class of the failed check.
 func (f *Failure) Description() string { return classes[f.Class].msg }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/fault"
@@ -83,6 +84,34 @@ func (h *Handler) turnedAway(r *http.Request, scope tenants.Scope, reference str
 		e.Arguments = "{name=" + name + "}"
 	}
 	h.cfg.Auditor.Note(e)
+}
+
+// turnAway answers a verified caller's request that is refused before anything
+// reads it as a call, and tells the connector self-test why.
+func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, scope tenants.Scope, id json.RawMessage, e *wireError) {
+	if h.cfg.Recorder != nil {
+		h.cfg.Recorder.Attempt(tenants.Attempt{Tenant: scope.Tenant, Reference: auth.Reference(w), At: h.now(), Step: tenants.StepCall, Class: e.reason(), Surface: "mcp",
+			Received: e.Message, Principal: scope.Principal.ID, Client: scope.Principal.Client, From: h.from(r)})
+	}
+	h.refuse(w, id, e)
+}
+
+// reason is the word that says why, as explain takes it.
+func (e *wireError) reason() string {
+	if data, ok := e.Data.(map[string]string); ok && data["reason"] != "" {
+		return data["reason"]
+	}
+	switch e.Status {
+	case http.StatusRequestEntityTooLarge:
+		return "body_too_large"
+	case http.StatusRequestTimeout:
+		return "body_timeout"
+	case http.StatusMethodNotAllowed:
+		return "method_not_allowed"
+	case http.StatusServiceUnavailable:
+		return fault.Unavailable.String()
+	}
+	return "invalid_message"
 }
 
 // from is the address that a request came from.

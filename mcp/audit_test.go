@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/fault"
@@ -191,5 +192,50 @@ func TestRefusalsFold(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"tools/call refused unknown_tool", "list_nodes refused unknown_tool"}, l.take()); d != "" {
 		t.Error(d)
+	}
+}
+
+// attempts is a recorder of the connector self-test.
+type attempts struct {
+	mu   sync.Mutex
+	seen []tenants.Attempt
+}
+
+func (a *attempts) Attempt(at tenants.Attempt) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = append(a.seen, at)
+}
+
+// A request that is refused as such is reported under the reference id of its
+// answer, to its caller's tenant; one that becomes a call is not.
+func TestRefusedRequestsAreReported(t *testing.T) {
+	told := &attempts{}
+	w := start(t, stub{nodes: stubNodes(1)}, func(c *Config) { c.Recorder = told })
+	for _, c := range []struct {
+		method, bearer, body, class string
+		tenant                      tenants.TenantID
+	}{
+		{"POST", "read", "[]", "invalid_message", w.tenant},
+		{"POST", "read@globex", "{", "invalid_message", w.other},
+		{"POST", "read", strings.Repeat(" ", tenants.MaxRequestBytes+1), "body_too_large", w.tenant},
+		{"GET", "read", "", "method_not_allowed", w.tenant},
+		{"POST", "read", toolCall("list_nodes", "{}"), "", w.tenant},
+	} {
+		slug := "acme"
+		if c.tenant == w.other {
+			slug = "globex"
+		}
+		r := send(t, c.method, w.URL+"/t/"+slug+"/mcp", c.bearer, c.body)
+		told.mu.Lock()
+		got := told.seen
+		told.seen = nil
+		told.mu.Unlock()
+		if c.class == "" && len(got) == 0 {
+			continue
+		}
+		if len(got) != 1 || got[0].Class != c.class || got[0].Reference != r.header.Get(auth.ReferenceHeader) || got[0].Tenant != c.tenant || got[0].Step != tenants.StepCall || got[0].Principal == "" || got[0].Received == "" {
+			t.Errorf("%s %.20s: %+v", c.method, c.body, got)
+		}
 	}
 }

@@ -73,6 +73,7 @@ type Config struct {
 
 	Auditor    Auditor                        // nil: calls are logged and nothing else
 	ClientAddr func(*http.Request) netip.Addr // for the audit; nil: not recorded
+	Recorder   auth.Recorder                  // of requests that were refused as such, for the connector self-test; nil: their reference ids lead to nothing
 
 	Disabled    bool          // the server offers MCP to nobody
 	StrictEras  bool          // refuse the requests that mixed-era clients send (mcp.tolerate_mixed_era off)
@@ -211,12 +212,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if e := h.switchedOff(r.Context(), scope); e != nil {
-		h.refuse(w, nil, e)
+		h.turnAway(w, r, scope, nil, e)
 		return
 	}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		h.refuse(w, nil, &wireError{Status: http.StatusMethodNotAllowed, Code: jsonrpc.CodeInvalidRequest,
+		h.turnAway(w, r, scope, nil, &wireError{Status: http.StatusMethodNotAllowed, Code: jsonrpc.CodeInvalidRequest,
 			Message: "this endpoint keeps no session: send each message with POST"})
 		return
 	}
@@ -224,14 +225,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v, err := readView(r.URL.RawQuery, h.names)
 	if err != nil {
 		f := fault.Of(err)
-		h.refuse(w, nil, refuse(jsonrpc.CodeInvalidRequest, f.Msg+"; "+f.Next))
+		h.turnAway(w, r, scope, nil, refuse(jsonrpc.CodeInvalidRequest, f.Msg+"; "+f.Next))
 		return
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(h.cfg.BodyWithin)) // not every writer has deadlines; the listener has its own
 	body, e := readBody(w, r)
 	if e != nil {
-		h.refuse(w, nil, e)
+		h.turnAway(w, r, scope, nil, e)
 		return
 	}
 	msg, e := readMessage(body)
@@ -245,11 +246,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if e.Code == jsonrpc.CodeInvalidParams && msg.ID != nil && r.Header.Get(versionHeader) != modernVersion {
 			e.Status = http.StatusOK
 		}
-		h.refuse(w, msg.ID, e)
+		h.turnAway(w, r, scope, msg.ID, e)
 		return
 	}
 	if e := refuseVersion(r.Header, msg); e != nil {
-		h.refuse(w, msg.ID, e)
+		h.turnAway(w, r, scope, msg.ID, e)
 		return
 	}
 	version := r.Header.Get(versionHeader)
@@ -260,11 +261,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	modern := version == modernVersion
 	if e := refuseLegacy(modern, msg); e != nil {
-		h.refuse(w, msg.ID, e)
+		h.turnAway(w, r, scope, msg.ID, e)
 		return
 	}
 	if e := refuseUndeclared(modern, msg); e != nil {
-		h.refuse(w, msg.ID, e)
+		h.turnAway(w, r, scope, msg.ID, e)
 		return
 	}
 	running := h.runs(r.Context(), scope.Tenant)
@@ -321,7 +322,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		if e := out.finish(); e != nil {
-			h.refuse(w, msg.ID, e)
+			h.turnAway(w, r, scope, msg.ID, e)
 		}
 	}()
 	h.stream.ServeHTTP(out, req)

@@ -120,6 +120,7 @@ const (
 	StepRefused   AttemptStep = "token_refused"    // a credential failed a check
 	StepScope     AttemptStep = "scope_missing"    // a good credential lacks a scope
 	StepAccepted  AttemptStep = "token_accepted"   // a good credential of an issuer, at most once a minute and principal
+	StepCall      AttemptStep = "call_refused"     // no credential was at fault: a call broke a limit or a rule, or failed
 )
 
 // Attempt is one thing that happened at a tenant's door, for the connector
@@ -130,12 +131,13 @@ type Attempt struct {
 	Reference string
 	At        time.Time
 	Step      AttemptStep
-	Class     string // auth.Class of the failed check; empty when none failed
+	Class     string // auth.Class of the failed check, of a call the reason of its fault; empty when none failed
 	Surface   string // "mcp", "rest", "metadata", "dashboard"
 	Issuer    string // as the token named it, cleaned
 	Expected  string
 	Received  string
 	Principal string // of a verified caller
+	Proven    bool   // the credential was once issued for this tenant, whatever failed since: no stranger can cause it
 	Client    string // client id of a verified caller, else the User-Agent, cleaned and cut
 	From      netip.Addr
 }

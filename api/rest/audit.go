@@ -72,6 +72,7 @@ func (s *Server) watched(next http.Handler) http.Handler {
 		if rec.audited || status != http.StatusForbidden && status != http.StatusTooManyRequests {
 			return
 		}
+		rec.audited = true
 		e := s.entry(w, r)
 		e.Outcome, e.Reason = audit.Refused, "insufficient_scope"
 		if status == http.StatusTooManyRequests {
@@ -116,6 +117,7 @@ func (s *Server) recordedAlways(waits bool) func(http.Handler) http.Handler {
 			if waits {
 				e.Outcome = audit.Started
 				if err := s.cfg.Audit.Write(r.Context(), e); err != nil {
+					rec.audited = false
 					s.fail(w, r, err)
 					return
 				}

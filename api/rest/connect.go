@@ -8,15 +8,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-chi/chi/v5"
+
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
 
 // Door tells what happened to those who tried to connect.
 type Door interface {
 	ByReference(ctx context.Context, t tenants.TenantID, reference string) (tenants.Attempt, error)
-	Recent(ctx context.Context, scope tenants.Scope) ([]tenants.Attempt, error)
+	Recent(ctx context.Context, scope tenants.Scope) (audit.Recent, error)
+	// Attempt never blocks.
+	Attempt(a tenants.Attempt)
 }
 
 // Tenants finds a tenant by its slug.
@@ -64,7 +69,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 }
 
 var errReference = fault.New(fault.NotFound, "reference_unknown", "no attempt of the last 24 hours has this reference id at this address").
-	Do("copy the id of the header Telltale-Reference again; attempts are kept for 24 hours, the newest 100 of a tenant")
+	Do("copy the id of the header Telltale-Reference again; attempts are kept for 24 hours, of each kind the newest, and the server's log has them all")
 
 func (s *Server) connectView(r *http.Request, slug, reference string) (any, error) {
 	if tenants.CheckSlug(slug) != nil {
@@ -85,7 +90,7 @@ func (s *Server) connectView(r *http.Request, slug, reference string) (any, erro
 		if err != nil {
 			return nil, err
 		}
-		shown := attemptOf(found)
+		shown := s.attemptOf(found, scope)
 		if !admin {
 			return verdict{reference, shown.Class, shown.Detail, shown.Next}, nil
 		}
@@ -101,9 +106,10 @@ func (s *Server) connectView(r *http.Request, slug, reference string) (any, erro
 		return nil, err
 	}
 	out.Admin = true
-	for _, a := range last {
-		out.Attempts = append(out.Attempts, attemptOf(a))
+	for _, a := range last.Attempts {
+		out.Attempts = append(out.Attempts, s.attemptOf(a, scope))
 	}
+	out.Dropped = last.Dropped
 	out.Checklist, err = s.checklist(ctx, scope)
 	return out, err
 }
@@ -160,12 +166,13 @@ type verdict struct {
 }
 
 type connection struct {
-	Endpoints endpoints      `json:"endpoints"`
-	Admin     bool           `json:"admin"` // the caller is an administrator of this tenant
-	Attempt   *attempt       `json:"attempt,omitempty"`
-	Attempts  []attempt      `json:"attempts,omitempty"` // the newest first
-	Checklist []tenants.Step `json:"checklist,omitempty"`
-	Next      []string       `json:"next"`
+	Endpoints endpoints       `json:"endpoints"`
+	Admin     bool            `json:"admin"` // the caller is an administrator of this tenant
+	Attempt   *attempt        `json:"attempt,omitempty"`
+	Attempts  []attempt       `json:"attempts,omitempty"` // the newest first
+	Dropped   []audit.Dropped `json:"dropped,omitempty"`  // of which kinds of attempts some were too many
+	Checklist []tenants.Step  `json:"checklist,omitempty"`
+	Next      []string        `json:"next"`
 }
 
 type endpoints struct {
@@ -192,7 +199,13 @@ type attempt struct {
 	Next      []string            `json:"next"`
 }
 
-func attemptOf(a tenants.Attempt) attempt {
+// attemptOf is an attempt as scope may see it. What was called with which
+// arguments may name nodes: who is limited to some sees it of its own calls
+// alone.
+func (s *Server) attemptOf(a tenants.Attempt, scope tenants.Scope) attempt {
+	if a.Step == tenants.StepCall && !scope.Nodes.All() && a.Principal != scope.Principal.ID {
+		a.Expected, a.Received = "", ""
+	}
 	out := attempt{At: a.At, Reference: a.Reference, Step: a.Step, Class: a.Class, Surface: a.Surface, Issuer: a.Issuer,
 		Expected: a.Expected, Received: a.Received, Principal: a.Principal, Client: a.Client, Next: []string{}}
 	if a.From != (netip.Addr{}) {
@@ -205,14 +218,65 @@ func attemptOf(a tenants.Attempt) attempt {
 		out.Class, out.Detail = "none", "the metadata of this tenant was read"
 	case a.Step == tenants.StepAccepted:
 		out.Class, out.Detail = "none", "the token was accepted"
+	case a.Step == tenants.StepCall:
+		out.Detail, next = s.meaning(a.Class)
 	case a.Class == "scope":
 		out.Detail, next = "scope: the credential is good and lacks a scope", "let the client ask for the scopes that the challenge names, or ask an administrator for a role with them"
 	default:
 		out.Class = string(f.Public()) // what the caller was told, and no more
-		out.Detail, next = f.Description(), fault.Of(f.Unwrap()).Next
+		if out.Detail, next = f.Description(), fault.Of(f.Unwrap()).Next; out.Detail == "" {
+			out.Detail, next = s.meaning(a.Class)
+		}
 	}
 	if next != "" {
 		out.Next = append(out.Next, next)
 	}
 	return out
+}
+
+// meaning is what the reason of a refused or failed call says, and what to do.
+func (s *Server) meaning(reason string) (detail, next string) {
+	if s.cfg.Meaning != nil {
+		if means, next, known := s.cfg.Meaning(reason); known {
+			return reason + ": " + means, next
+		}
+	}
+	return reason + ": the call was refused or failed for this reason", "read the answer's own text; give the operator of this server the reference id if it does not help"
+}
+
+// reported gives whoever has the reference id of a problem document something
+// to look up: what no challenge and no entry of the audit says already. It is
+// nothing when the caller was gone.
+func (s *Server) reported(r *http.Request, rec *record, reference string, status int) {
+	route := chi.RouteContext(r.Context()).RoutePattern()
+	if rec.err == nil || rec.audited || status < http.StatusBadRequest || status == statusClientClosed || strings.HasPrefix(route, "/t/{tenant}/connect") {
+		return
+	}
+	tenant := rec.scope.Tenant
+	if tenant.IsZero() {
+		path, under := strings.CutPrefix(r.URL.Path, "/t/")
+		slug, _, _ := strings.Cut(path, "/")
+		if !under || tenants.CheckSlug(slug) != nil {
+			return
+		}
+		t, err := s.cfg.Tenants.TenantBySlug(context.WithoutCancel(r.Context()), slug)
+		if err != nil {
+			return // nobody's
+		}
+		tenant = t.ID
+	}
+	f := fault.Of(rec.err)
+	what := methodOf(r.Method) + " " + strings.TrimPrefix(strings.TrimPrefix(route, base), "/")
+	if f.Field != "" {
+		what += " (" + f.Field + ")"
+	}
+	a := tenants.Attempt{Tenant: tenant, Reference: reference, Step: tenants.StepCall, Class: problemOf(f, reference).Reason, Surface: "rest",
+		Received: what + ": " + f.Msg, Principal: rec.scope.Principal.ID, Client: rec.scope.Principal.Client}
+	if rec.scope.Principal.Kind == tenants.SessionPrincipal {
+		a.Surface = "dashboard"
+	}
+	if s.cfg.Site != nil {
+		a.From = s.cfg.Site.ClientAddr(r)
+	}
+	s.cfg.Door.Attempt(a)
 }

@@ -30,7 +30,7 @@ type record struct {
 	scope   tenants.Scope
 	err     error
 	sent    []string // members of the body, see sentOf
-	audited bool     // the request has its own entry in the audit
+	audited bool     // the request has its own entry in the audit, which says how it ended
 }
 
 type recordKey struct{}
@@ -67,6 +67,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 				}
 			}
 			s.logged(w, r, rec, reference, time.Since(start))
+			s.reported(r, rec, reference, w.Status())
 			if p != nil && w.Status() < http.StatusInternalServerError {
 				panic(http.ErrAbortHandler) // half an answer is out: do not let it look whole
 			}

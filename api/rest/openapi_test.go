@@ -93,7 +93,7 @@ func TestDocumentNamesEveryRoute(t *testing.T) {
 func TestDocumentNamesEveryField(t *testing.T) {
 	doc := document(t)
 	for name, v := range map[string]any{
-		"Problem": auth.Problem{}, "NodeRef": tenants.NodeRef{}, "Truncated": tenants.Truncated{}, "Window": tenants.Window{},
+		"Problem": auth.Problem{}, "ConnectDropped": audit.Dropped{}, "NodeRef": tenants.NodeRef{}, "Truncated": tenants.Truncated{}, "Window": tenants.Window{},
 		"Coverage": tenants.Coverage{}, "NotCovered": tenants.NotCovered{}, "Node": fleet.Node{}, "NodePage": fleet.Page{},
 		"NodeDetail": fleet.NodeDetail{}, "HeadlineValue": fleet.HeadlineValue{}, "Capability": fleet.Capability{},
 		"Capabilities": fleet.NodeCapabilities{}, "ModuleOff": fleet.ModuleOff{}, "ModulesRequest": modulesRequest{}, "Modules": modulesAnswer{},

@@ -71,7 +71,10 @@ type Config struct {
 	// Lifecycle is the caller's own tenant.
 	Lifecycle Lifecycle
 	Trusts    Trusts // optional: then no tenant has an issuer
-	Site      *auth.Site
+	// Meaning says what the reason of a fault means and what to do; optional:
+	// then the connector self-test names it alone.
+	Meaning func(reason string) (means, next string, known bool)
+	Site    *auth.Site
 	// What administrates a tenant.
 	Tokens      Tokens
 	EnrolTokens EnrolTokens

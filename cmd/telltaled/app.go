@@ -22,6 +22,7 @@ import (
 	"github.com/telltale-dev/telltale/auth"
 	"github.com/telltale-dev/telltale/mcp"
 	"github.com/telltale-dev/telltale/tenants/audit"
+	causes "github.com/telltale-dev/telltale/tenants/explain"
 	"github.com/telltale-dev/telltale/tenants/fleet"
 	"github.com/telltale-dev/telltale/tenants/metrics"
 	"github.com/telltale-dev/telltale/web"
@@ -156,14 +157,14 @@ func (a *app) callerSide(cfg *config, d door, reg *inspector.Registry, windows *
 	api := rest.New(rest.Config{
 		Log: log, Guards: rest.Guards{Gate: d.gate, Fence: d.fence, Sessions: d.sessions, Challenger: d.challenger, Limiter: d.limiter, SignIn: d.signIn},
 		Nodes: a.fleet, Fleet: a.fleet, Metrics: windows, Events: found.events, Tasks: found.tasks, Registry: reg, Ready: a.checks(), Version: buildVersion(), Dashboard: web.Handler(), Own: own,
-		Audit: record, Door: record, Tenants: a.directory, Lifecycle: a.directory, Trusts: d.oauth, Site: a.site,
+		Audit: record, Door: record, Tenants: a.directory, Lifecycle: a.directory, Trusts: d.oauth, Site: a.site, Meaning: causes.Meaning,
 		Tokens: a.access, EnrolTokens: a.directory, Issuers: a.access, IssuerTest: d.oauth, Members: a.access, Policies: a.access, Usage: used,
 	})
 	tools := mcp.Config{
 		Challenger: d.challenger, Tenants: a.directory, Services: mcp.Services{Fleet: a.fleet, Metrics: windows, Tasks: found.tasks, Events: found.events, Explain: found.explain, Running: fleet.NewRunning(a.db, reg), Registry: reg,
 			Tokens: a.access, Audit: record, Usage: a.toolUsage(used, log)},
 		ToolSets: cfg.toolSets, ReadOnly: cfg.readOnly, Exclude: cfg.exclude,
-		Limits: d.limiter, Again: d.gate.Peek, Auditor: record, ClientAddr: a.site.ClientAddr,
+		Limits: d.limiter, Again: d.gate.Peek, Auditor: record, ClientAddr: a.site.ClientAddr, Recorder: record,
 		Dashboard: func(slug string) string { return a.site.Origin() + "/t/" + slug + "/ui" },
 		Log:       log, Version: version, Disabled: cfg.noMCP, StrictEras: cfg.strictEras,
 	}

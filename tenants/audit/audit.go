@@ -3,9 +3,9 @@
 // chain a tenant; and the attempts to connect, which lead from a reference id
 // to the check that failed.
 //
-// It alone writes the tables audit, audit_seal, refusal and attempt. It must not
-// know any tool, route or credential: whoever answers a call hands it an Entry
-// whose arguments are redacted already.
+// It alone writes the tables audit, audit_seal, refusal, attempt and
+// attempt_dropped. It must not know any tool, route or credential: whoever
+// answers a call hands it an Entry whose arguments are redacted already.
 //
 // Start reading at Service.Note (reads, batched) and Service.Write (writes wait
 // for their row), then seal.go.

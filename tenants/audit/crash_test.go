@@ -73,8 +73,8 @@ func TestDeadDatabase(t *testing.T) {
 	if counts["before"] != 1 || counts["meanwhile"] != 0 || counts["note"]+lost-1 != 50 || counts["note"] < 19 {
 		t.Errorf("%v, %d lost", counts, lost)
 	}
-	if list, err := s.Recent(ctx, scope); err != nil || len(list) != 50 {
-		t.Errorf("%d attempts, want 50: %v", len(list), err)
+	if list, err := s.Recent(ctx, scope); err != nil || len(list.Attempts) != 50 {
+		t.Errorf("%d attempts, want 50: %v", len(list.Attempts), err)
 	}
 }
 

@@ -39,12 +39,12 @@ func TestAttempts(t *testing.T) {
 			t.Errorf("%s: another tenant's: %v", when, err)
 		}
 		list, err := w.s.Recent(t.Context(), w.admin)
-		if err != nil || len(list) != 3 || list[0].Reference != reference(2) {
+		if err != nil || len(list.Attempts) != 3 || list.Attempts[0].Reference != reference(2) || list.Dropped != nil {
 			t.Errorf("%s: %v %v", when, list, err)
 		}
 		w.flush(w.s, w.s2)
 	}
-	if list, err := w.s.Recent(t.Context(), w.other); err != nil || len(list) != 3 || list[0].Reference != reference(102) {
+	if list, err := w.s.Recent(t.Context(), w.other); err != nil || len(list.Attempts) != 3 || list.Attempts[0].Reference != reference(102) {
 		t.Errorf("%v %v", list, err)
 	}
 	reader := w.admin
@@ -61,17 +61,33 @@ func TestAttempts(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// The newest 100 of a tenant stay, whoever floods; another tenant's do not go.
+	// The newest of a kind stay, whoever floods; those of another kind and of
+	// another tenant do not go.
+	known := at(500, w.a)
+	known.Proven = true
+	w.s.Attempt(known)
 	for n := range 250 {
 		w.s.Attempt(at(1000+n, w.a))
-		if n%40 == 0 {
+		w.s.Attempt(tenants.Attempt{Tenant: w.a, Reference: reference(2000 + n), Step: tenants.StepMetadata, Surface: "metadata"})
+		if n%90 == 0 {
 			w.flush(w.s)
 		}
 		w.advance(10 * time.Millisecond)
 	}
 	w.flush(w.s)
-	if n := w.count(`select count(*) from attempt where tenant_id = $1`, w.a); n != MaxAttempts {
+	if n := w.count(`select count(*) from attempt where tenant_id = $1`, w.a); n != refusedKind.most+metadataKind.most+1 {
 		t.Errorf("%d attempts are kept", n)
+	}
+	if got, err := w.s.ByReference(t.Context(), w.a, reference(500)); err != nil || got.Reference != reference(500) {
+		t.Errorf("the proven one: %v", err)
+	}
+	recent, err := w.s.Recent(t.Context(), w.admin)
+	gone := []Dropped{{"metadata", metadataKind.most, 250 - int64(metadataKind.most)}, {"refused", refusedKind.most, 253 - int64(refusedKind.most)}}
+	if d := cmp.Diff(gone, recent.Dropped); d != "" || err != nil || len(recent.Attempts) != refusedKind.most+metadataKind.most+1 {
+		t.Errorf("%v, %d attempts %s", err, len(recent.Attempts), d)
+	}
+	if other, err := w.s.Recent(t.Context(), w.other); err != nil || other.Dropped != nil {
+		t.Errorf("the other tenant lost %v %v", other.Dropped, err)
 	}
 	if n := w.count(`select count(*) from attempt where tenant_id = $1`, w.b); n != 3 {
 		t.Errorf("%d attempts of the other tenant are kept", n)
@@ -88,7 +104,7 @@ func TestAttempts(t *testing.T) {
 	if _, err := w.s.ByReference(t.Context(), w.a, reference(1249)); !fault.Is(err, fault.NotFound) {
 		t.Errorf("after a day: %v", err)
 	}
-	if list, err := w.s.Recent(t.Context(), w.admin); err != nil || len(list) != 0 {
+	if list, err := w.s.Recent(t.Context(), w.admin); err != nil || len(list.Attempts) != 0 {
 		t.Errorf("after a day: %v %v", list, err)
 	}
 	if err := w.s.keep(t.Context()); err != nil {
@@ -96,6 +112,83 @@ func TestAttempts(t *testing.T) {
 	}
 	if n := w.count(`select count(*) from attempt`); n != 0 {
 		t.Errorf("%d old attempts are kept", n)
+	}
+	w.advance(time.Hour)
+	if err := w.s.keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.count(`select count(*) from attempt_dropped`); n != 0 {
+		t.Errorf("%d old counts are kept", n)
+	}
+	sum := 0
+	for _, k := range kinds {
+		sum += k.most
+	}
+	if sum != MaxAttempts {
+		t.Errorf("the kinds may have %d together", sum)
+	}
+}
+
+// A refused or failed call is found by its reference id, at once, when it was
+// folded with others, and by its row in the audit when newer ones pushed it out;
+// a stranger's by the count of refusals that names it. Never another tenant's.
+func TestCallByReference(t *testing.T) {
+	w := newWorld(t)
+	call := func(n int, reason string) Entry {
+		e := entry(w.admin, "get_node")
+		e.Outcome, e.Reason, e.Reference = Failed, reason, reference(n)
+		return e
+	}
+	find := func(when string, n int, class string) {
+		t.Helper()
+		a, err := w.s.ByReference(t.Context(), w.a, reference(n))
+		if err != nil || a.Class != class || a.Step != tenants.StepCall || a.Principal != w.admin.Principal.ID || !strings.HasPrefix(a.Received, "get_node {") {
+			t.Errorf("%s: %+v %v", when, a, err)
+		}
+		if _, err := w.s.ByReference(t.Context(), w.b, reference(n)); !fault.Is(err, fault.NotFound) {
+			t.Errorf("%s, to another tenant: %v", when, err)
+		}
+	}
+	w.s.Note(call(1, "unknown_node"))
+	limited := call(2, "rate_limited")
+	limited.Outcome = Refused
+	for range 2 { // the second is folded into the first
+		w.s.Note(limited)
+		limited.Reference = reference(3)
+	}
+	fine := entry(w.admin, "list_nodes")
+	fine.Reference = reference(4)
+	w.s.Note(fine)
+	find("waiting", 1, "unknown_node")
+	find("folded", 3, "rate_limited")
+	w.flush(w.s)
+	find("written", 1, "unknown_node")
+	find("folded and written", 3, "rate_limited")
+	if _, err := w.s.ByReference(t.Context(), w.a, reference(4)); !fault.Is(err, fault.NotFound) {
+		t.Errorf("one that went well: %v", err)
+	}
+
+	// Its caller's other calls push out the attempt, and not the audit's row.
+	for n := range 200 {
+		w.s.Note(call(100+n, "unknown_node"))
+	}
+	w.flush(w.s)
+	if n := w.count(`select count(*) from attempt where tenant_id = $1`, w.a); n != callKind.most+2 {
+		t.Errorf("%d attempts are kept", n)
+	}
+	find("pushed out", 1, "unknown_node")
+
+	for n := range 100 { // of one network and one reason: counted together under the last
+		w.s.Attempt(tenants.Attempt{Tenant: w.a, Reference: reference(1000 + n), Step: tenants.StepRefused, Class: "signature", Surface: "mcp"})
+	}
+	w.flush(w.s)
+	w.exec(`delete from attempt where reference = $1`, reference(1099))
+	if a, err := w.s.ByReference(t.Context(), w.a, reference(1099)); err != nil || a.Class != "signature" || a.Step != tenants.StepRefused {
+		t.Errorf("a stranger's: %+v %v", a, err)
+	}
+	w.advance(day + time.Hour)
+	if _, err := w.s.ByReference(t.Context(), w.a, reference(1)); !fault.Is(err, fault.NotFound) {
+		t.Errorf("after a day: %v", err)
 	}
 }
 

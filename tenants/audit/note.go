@@ -26,8 +26,16 @@ const (
 // it is dropped, which is counted and recorded itself. Refusals of one
 // principal that are alike become one row: those of the first half second at
 // once, and those of the minute after it together at its end. A refusal of
-// nobody known goes to the table of refusals.
+// nobody known goes to the table of refusals. What was refused to a verified
+// caller, or failed, is an attempt too: its reference id leads there.
 func (s *Service) Note(e Entry) {
+	s.note(e)
+	if a, ok := e.told(s.now().UTC().Truncate(time.Microsecond)); ok && !e.Tenant.IsZero() && e.Principal.Kind != "" {
+		s.knock(a)
+	}
+}
+
+func (s *Service) note(e Entry) {
 	switch {
 	case e.Tenant.IsZero():
 		s.counts.homeless.Add(1)

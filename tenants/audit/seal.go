@@ -148,6 +148,7 @@ func (s *Service) keep(ctx context.Context) error {
 		{sqlOldRefusals, now.Add(-keepRefusal)},
 		{sqlManyRefusals, maxRefusals},
 		{sqlOldAttempts, now.Add(-day)},
+		{sqlOldDropped, now.Add(-day)},
 	} {
 		errs = append(errs, s.alone(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, do.sql, do.arg)

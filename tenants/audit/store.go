@@ -40,22 +40,48 @@ select hour, surface, reason, from_net, count, first_at, last_at, reference
   from refusal where tenant_id = $1 and hour >= $2 order by hour desc, surface, reason, from_net limit $3`
 
 	sqlAttempts = `
-insert into attempt (tenant_id, attempt_id, at, reference, step, class, surface, issuer, expected, received, principal, client, from_addr)
+insert into attempt (tenant_id, attempt_id, at, reference, step, class, surface, issuer, expected, received, principal, client, from_addr, kind)
 select * from unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-  $11::text[], $12::text[], $13::text[])
+  $11::text[], $12::text[], $13::text[], $14::text[])
 on conflict do nothing`
 
-	// The newest $2 of each tenant stay.
+	// The newest of each kind stay, as many as its bound ($2, $3); the others are
+	// counted with those that were never written ($4, $5, $6).
 	sqlTrimAttempts = `
-delete from attempt a using (
-  select t.tenant_id, (select x.attempt_id from attempt x where x.tenant_id = t.tenant_id order by x.attempt_id desc offset $2 limit 1) as attempt_id
-    from (select distinct u from unnest($1::uuid[]) u) t(tenant_id)) cut
- where a.tenant_id = cut.tenant_id and a.attempt_id <= cut.attempt_id`
+with gone as (
+  delete from attempt a using (
+    select x.tenant_id, x.attempt_id
+      from (select tenant_id, attempt_id, kind, row_number() over (partition by tenant_id, kind order by attempt_id desc) as n
+              from attempt where tenant_id = any ($1::uuid[])) x
+      join unnest($2::text[], $3::int[]) as bound(kind, most) on bound.kind = x.kind
+     where x.n > bound.most) old
+   where a.tenant_id = old.tenant_id and a.attempt_id = old.attempt_id
+  returning a.tenant_id, a.kind),
+lost as (
+  select tenant_id, kind, count(*) as n from gone group by tenant_id, kind
+  union all select * from unnest($4::uuid[], $5::text[], $6::bigint[]))
+insert into attempt_dropped (tenant_id, hour, kind, count)
+select tenant_id, $7, kind, sum(n) from lost group by tenant_id, kind
+on conflict (tenant_id, hour, kind) do update set count = attempt_dropped.count + excluded.count`
+
+	sqlDropped = `
+select kind, sum(count)::bigint from attempt_dropped where tenant_id = $1 and hour > $2 group by kind`
 
 	sqlAttemptColumns = `at, reference, step, class, surface, issuer, expected, received, principal, client, from_addr`
 
 	sqlAttemptByReference = `
-select ` + sqlAttemptColumns + ` from attempt where tenant_id = $1 and reference = $2 and at > $3 order by attempt_id desc limit 1`
+select ` + sqlAttemptColumns + ` from attempt where tenant_id = $1 and reference = $2 and at > $3
+ order by step = 'call_refused', attempt_id desc limit 1`
+
+	// What was pushed out of the attempts may have its row in the audit, or be the
+	// one that a count of refusals names.
+	sqlCallByReference = `
+select at, reason, surface, action || ' ' || arguments, principal_id, client, from_addr
+  from audit where tenant_id = $1 and reference <> '' and reference = $2 and at > $3 and outcome in ('refused', 'failed')
+ order by at desc limit 1`
+
+	sqlRefusalByReference = `
+select last_at, reason, surface from refusal where tenant_id = $1 and reference = $2 and last_at > $3 and hour >= date_trunc('hour', $3::timestamptz) limit 1`
 
 	sqlAttemptsRecent = `
 select ` + sqlAttemptColumns + ` from attempt where tenant_id = $1 and at > $2 order by attempt_id desc limit $3`
@@ -95,6 +121,7 @@ delete from refusal r using (
     from refusal) x
  where x.n > $1 and r.tenant_id = x.tenant_id and r.hour = x.hour and r.surface = x.surface and r.reason = x.reason and r.from_net = x.from_net`
 	sqlOldAttempts = `delete from attempt where at < $1`
+	sqlOldDropped  = `delete from attempt_dropped where hour < $1`
 )
 
 // The walk of a chain.

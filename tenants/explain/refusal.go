@@ -27,6 +27,13 @@ type reason struct {
 // meaning is what a reason means; empty for an unknown one.
 func meaning(word string) string { return reasons[word].means }
 
+// Meaning is what a reason of a fault means, completing "it means that …", and
+// what to do next; known is false for a word that no fault has.
+func Meaning(word string) (means, next string, known bool) {
+	r, _, known := wordOf(word)
+	return r.means, r.next, known
+}
+
 // Reasons lists every reason that can be explained, sorted.
 func Reasons() []string { return slices.Sorted(maps.Keys(reasons)) }
 

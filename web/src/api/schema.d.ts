@@ -909,7 +909,8 @@ export interface paths {
         /**
          * The self-test of a connector; a browser gets a page.
          * @description With the reference id of a refusal (header Telltale-Reference) anybody
-         *     learns the class of the failed check and the next step. An
+         *     learns the class of the failed check, or the reason of a refused or
+         *     failed call, and the next step. An
          *     administrator of the tenant, with a bearer or a session, sees the last
          *     attempts with what was expected and received, and how the tenant is
          *     set up. A credential that is not good is as none. An unknown tenant is
@@ -940,7 +941,8 @@ export interface paths {
         /**
          * The self-test of a connector.
          * @description With the reference id of a refusal (header Telltale-Reference) anybody
-         *     learns the class of the failed check and the next step. An
+         *     learns the class of the failed check, or the reason of a refused or
+         *     failed call, and the next step. An
          *     administrator of the tenant, with a bearer or a session, sees the last
          *     attempts with what was expected and received, and how the tenant is
          *     set up. A credential that is not good is as none. An unknown tenant is
@@ -1727,8 +1729,10 @@ export interface components {
             /** @description Whether the caller is an administrator of this tenant. */
             admin: boolean;
             attempt?: components["schemas"]["ConnectAttempt"];
-            /** @description The last ones, the newest first; for administrators. */
+            /** @description The last ones of each kind, the newest first; for administrators. */
             attempts?: components["schemas"]["ConnectAttempt"][];
+            /** @description The kinds of attempts of which there were more than are kept; for administrators. */
+            dropped?: components["schemas"]["ConnectDropped"][];
             /** @description For administrators. */
             checklist?: components["schemas"]["TestStep"][];
             next: string[];
@@ -1746,13 +1750,21 @@ export interface components {
             /** Format: uri */
             metadata_beside_url: string;
         };
+        ConnectDropped: {
+            /** @enum {string} */
+            kind: "metadata" | "challenge" | "refused" | "proven" | "accepted" | "call" | "rate" | "stray";
+            /** @description The newest so many are kept. */
+            kept: number;
+            /** @description Older ones of the last 24 hours. */
+            dropped: number;
+        };
         ConnectAttempt: {
             /** Format: date-time */
             at: string;
             reference_id: string;
             /** @enum {string} */
-            step: "metadata_fetched" | "challenge_sent" | "token_refused" | "scope_missing" | "token_accepted";
-            /** @description Of the check that failed; none where none did. */
+            step: "metadata_fetched" | "challenge_sent" | "token_refused" | "scope_missing" | "token_accepted" | "call_refused";
+            /** @description Of the check that failed, of a call the reason of its refusal; none where none failed. */
             class: string;
             detail: string;
             /** @enum {string} */

@@ -9,6 +9,7 @@ import { useSession } from "../session/use-session";
 import { Attempts } from "./attempts";
 import { ConnectorCard } from "./connector-card";
 import { LookupCard } from "./lookup-card";
+import { droppedText } from "./told";
 import { refreshMs, useConnection } from "./use-connect";
 
 const admin = "telltale:admin";
@@ -20,6 +21,7 @@ export function ConnectPage() {
   const reference = params.get("reference") ?? "";
   const connection = useConnection(tenant);
   const isAdmin = connection.data?.admin ?? false;
+  const dropped = droppedText(connection.data?.dropped ?? []);
   const session = useSession(tenant, { onlyIfLikely: !isAdmin });
   const queries = useQueryClient();
   const signedIn = session.error ? undefined : session.data;
@@ -50,7 +52,7 @@ export function ConnectPage() {
         </div>
         {connection.error && <Problem error={connection.error} />}
         {isAdmin && connection.data && <Attempts tenant={tenant} attempts={connection.data.attempts ?? []} chosen={reference} />}
-        {isAdmin && <p className="hint">Refreshed every {refreshMs / 1000} s while this page is visible. The newest 100 attempts of 24 hours are kept, without any credential.</p>}
+        {isAdmin && <p className="hint">Refreshed every {refreshMs / 1000} s while this page is visible. The newest attempts of each kind are kept for 24 hours, without any credential.{dropped && ` Not kept: ${dropped}.`}</p>}
         {connection.data && !isAdmin && (
           <p className="hint">
             {signedIn ? (

@@ -44,11 +44,11 @@ export function classTitle(kind: string): string {
 
 /** The server's sentence without the class that it begins with. */
 export function detailText(detail: string): string {
-  return detail.replace(/^[a-z][a-z -]{1,20}: /, "");
+  return detail.replace(/^[a-z][a-z_ -]{1,40}: /, "");
 }
 
 /** Whether a check failed; a challenge and a read of the metadata are steps of connecting. */
-export const hasFailed = (a: Pick<Attempt, "step">): boolean => a.step === "token_refused" || a.step === "scope_missing";
+export const hasFailed = (a: Pick<Attempt, "step">): boolean => a.step === "token_refused" || a.step === "scope_missing" || a.step === "call_refused";
 
 const steps: Record<string, string> = {
   metadata_fetched: "Metadata read",
@@ -56,6 +56,7 @@ const steps: Record<string, string> = {
   token_refused: "Refused",
   scope_missing: "Not allowed",
   token_accepted: "Accepted",
+  call_refused: "Call refused",
 };
 export const stepWord = (step: string): string => steps[step] ?? spell(step);
 
@@ -73,3 +74,19 @@ export function tally(attempts: Attempt[]): string {
 
 const checks: Record<string, string> = { mcp_url: "Connector URL", metadata_url: "Metadata", issuer: "Identity provider", roles: "Roles" };
 export const checkName = (name: string): string => checks[name] ?? classTitle(name);
+
+const kinds: Record<string, string> = {
+  metadata: "reads of the metadata",
+  challenge: "challenges",
+  refused: "unknown credentials",
+  proven: "refused credentials",
+  accepted: "accepted tokens",
+  call: "refused calls",
+  rate: "calls over the limit",
+  stray: "refused calls of nobody known",
+};
+
+/** "12 older reads of the metadata (the newest 10 are kept)"; empty when all are there. */
+export function droppedText(dropped: Schemas["ConnectDropped"][]): string {
+  return dropped.map((d) => `${d.dropped.toLocaleString("en")} older ${kinds[d.kind] ?? spell(d.kind)} (the newest ${d.kept} are kept)`).join(", ");
+}
