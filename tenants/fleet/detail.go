@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,54 +17,21 @@ import (
 // needs telltale:read. A name that several nodes in scope bear is Invalid with
 // reason "ambiguous_node" and names the candidates.
 func (s *Service) Get(ctx context.Context, scope tenants.Scope, ref string) (NodeDetail, error) {
-	if err := scope.Require(tenants.Read); err != nil {
-		return NodeDetail{}, err
-	}
-	r, err := s.resolve(ctx, scope, ref)
+	var d NodeDetail
+	var now time.Time
+	r, err := s.about(ctx, scope, ref, func(b *pgx.Batch, node [16]byte) {
+		now, d = s.now(), NodeDetail{Capabilities: []Capability{}, ModulesOff: []ModuleOff{}, Quarantine: []QuarantineRow{}, Sessions: []Session{}, Loss: Loss{Agent: map[string]uint64{}}}
+		queueCapabilities(b, scope.Tenant, node, &d.Capabilities)
+		b.Queue(sqlKeptOff, [16]byte(scope.Tenant), node).Query(func(rows pgx.Rows) error { return keptOff(rows, &d.Quarantine, &d.ModulesOff) })
+		b.Queue(sqlSessions, [16]byte(scope.Tenant), node).Query(func(rows pgx.Rows) error { return d.sessions(rows, now) })
+	})
 	if err != nil {
 		return NodeDetail{}, err
 	}
-	now := s.now()
-	t, n := [16]byte(scope.Tenant), [16]byte(r.id)
-	d := NodeDetail{Node: r.Node, MachineID: r.machine, Headlines: []HeadlineValue{}, Capabilities: []Capability{}, ModulesOff: []ModuleOff{},
-		Quarantine: []QuarantineRow{}, Sessions: []Session{}, Loss: Loss{Agent: map[string]uint64{}}}
-	b := &pgx.Batch{}
-	b.Queue(sqlLabels, t, [][16]byte{n}).Query(func(rows pgx.Rows) error {
-		var id [16]byte
-		var k, v string
-		_, err := pgx.ForEachRow(rows, []any{&id, &k, &v}, func() error {
-			d.Labels[inspector.CleanText(k)] = inspector.CleanText(v)
-			return nil
-		})
-		return err
-	})
-	b.Queue(sqlDetail, t, n).Query(func(rows pgx.Rows) error { return d.head(rows, s.heads, now) })
-	b.Queue(sqlSessions, t, n).Query(func(rows pgx.Rows) error { return d.sessions(rows, now) })
-	s.queueCapabilities(b, t, n, &d.Capabilities, &d.ModulesOff)
-	b.Queue(sqlQuarantine, t, n).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (q QuarantineRow, err error) {
-			err = r.Scan(&q.Reason, &q.Count, &q.FirstAt, &q.LastAt, &q.Example)
-			q.FirstAt, q.LastAt = q.FirstAt.UTC(), q.LastAt.UTC()
-			return q, err
-		})
-		d.Quarantine = append(d.Quarantine, got...)
-		return err
-	})
-	if r.machine != "" {
-		q := newQuery(sqlSameMachine, t, []string{r.machine}).in(scope.Nodes)
-		q.add(" and n.node_id <> ", q.arg(n), " order by n.node_id limit 10")
-		b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error {
-			var machine, name string
-			var id tenants.NodeID
-			_, err := pgx.ForEachRow(rows, []any{&machine, (*[16]byte)(&id), &name}, func() error {
-				d.SameAs = append(d.SameAs, tenants.NodeRef{Node: id.String(), Name: inspector.CleanText(name)})
-				return nil
-			})
-			return err
-		})
-	}
-	if err := s.db.Read(ctx, scope.Tenant, b); err != nil {
-		return NodeDetail{}, err
+	d.Node, d.MachineID, d.Headlines = r.Node, r.machine, []HeadlineValue{}
+	d.head(r, s.heads, now)
+	for i := 0; i+1 < len(r.others); i += 2 {
+		d.SameAs = append(d.SameAs, tenants.NodeRef{Node: r.others[i], Name: inspector.CleanText(r.others[i+1])})
 	}
 	d.SameMachine = len(d.SameAs) > 0
 	return d, nil
@@ -70,67 +39,85 @@ func (s *Service) Get(ctx context.Context, scope tenants.Scope, ref string) (Nod
 
 // Capabilities answers what one node can measure now. It needs telltale:read.
 func (s *Service) Capabilities(ctx context.Context, scope tenants.Scope, ref string) (NodeCapabilities, error) {
-	if err := scope.Require(tenants.Read); err != nil {
-		return NodeCapabilities{}, err
-	}
-	r, err := s.resolve(ctx, scope, ref)
+	var c NodeCapabilities
+	var kept []QuarantineRow
+	r, err := s.about(ctx, scope, ref, func(b *pgx.Batch, node [16]byte) {
+		c = NodeCapabilities{Capabilities: []Capability{}, ModulesOff: []ModuleOff{}}
+		queueCapabilities(b, scope.Tenant, node, &c.Capabilities)
+		b.Queue(sqlKeptOff, [16]byte(scope.Tenant), node).Query(func(rows pgx.Rows) error { return keptOff(rows, &kept, &c.ModulesOff) })
+	})
 	if err != nil {
 		return NodeCapabilities{}, err
 	}
-	c := NodeCapabilities{NodeRef: tenants.NodeRef{Node: r.Node.Node, Name: r.Name}, Capabilities: []Capability{}, ModulesOff: []ModuleOff{}}
-	b := &pgx.Batch{}
-	s.queueCapabilities(b, scope.Tenant, [16]byte(r.id), &c.Capabilities, &c.ModulesOff)
-	if err := s.db.Read(ctx, scope.Tenant, b); err != nil {
-		return NodeCapabilities{}, err
-	}
+	c.NodeRef = tenants.NodeRef{Node: r.Node.Node, Name: r.Name}
 	return c, nil
 }
 
-func (s *Service) queueCapabilities(b *pgx.Batch, tenant, node [16]byte, caps *[]Capability, off *[]ModuleOff) {
-	b.Queue(sqlCapabilities, tenant, node).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c Capability, err error) {
+func queueCapabilities(b *pgx.Batch, tenant tenants.TenantID, node [16]byte, caps *[]Capability) {
+	b.Queue(sqlCapabilities, [16]byte(tenant), node).Query(func(rows pgx.Rows) (err error) {
+		*caps, err = pgx.AppendRows(*caps, rows, func(r pgx.CollectableRow) (c Capability, err error) {
 			err = r.Scan(&c.Component, &c.Signal, &c.Level, &c.Source, &c.Reason, &c.Since)
 			c.Since = c.Since.UTC()
 			return c, err
 		})
-		*caps = append(*caps, got...)
-		return err
-	})
-	b.Queue(sqlModulesOff, tenant, node).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, scanModuleOff)
-		*off = append(*off, got...)
 		return err
 	})
 }
 
-// head reads where the node's reports stand and its headline values.
-func (d *NodeDetail) head(rows pgx.Rows, hl headlines, now time.Time) error {
-	var (
-		set                       int32
-		vals                      []*float64
-		epoch, seq                int64
-		missing, expired, refused int64
-	)
-	_, err := pgx.ForEachRow(rows, []any{&epoch, &seq, &d.LastDataAt, &set, &vals, &missing, &expired, &refused}, func() error { return nil })
-	if err != nil {
-		return err
-	}
-	d.Epoch, d.Seq = uint64(epoch), uint64(seq)
-	d.Loss.MissingSeq, d.Loss.PastRetention, d.Loss.RefusedPoints = uint64(missing), uint64(expired), uint64(refused)
-	if d.LastDataAt == nil {
+// keptOff sorts the rows of sqlKeptOff: one reason of both slices together, the
+// latest first.
+func keptOff(rows pgx.Rows, kept *[]QuarantineRow, off *[]ModuleOff) error {
+	var isOff bool
+	var q QuarantineRow
+	_, err := pgx.ForEachRow(rows, []any{&isOff, &q.Reason, &q.Count, &q.FirstAt, &q.LastAt, &q.Example}, func() error {
+		q.FirstAt, q.LastAt = q.FirstAt.UTC(), q.LastAt.UTC()
+		if isOff {
+			*off = append(*off, ModuleOff{Module: q.Reason, By: q.Example, At: q.LastAt})
+			return nil
+		}
+		i := slices.IndexFunc(*kept, func(k QuarantineRow) bool { return k.Reason == q.Reason })
+		if i < 0 {
+			*kept = append(*kept, q)
+			return nil
+		}
+		k := &(*kept)[i]
+		k.Count += q.Count
+		if q.FirstAt.Before(k.FirstAt) {
+			k.FirstAt = q.FirstAt
+		}
+		if q.LastAt.After(k.LastAt) {
+			k.LastAt, k.Example = q.LastAt, q.Example
+		}
 		return nil
+	})
+	slices.SortFunc(*kept, func(a, b QuarantineRow) int {
+		return cmp.Or(b.LastAt.Compare(a.LastAt), cmp.Compare(a.Reason, b.Reason))
+	})
+	slices.SortFunc(*off, func(a, b ModuleOff) int { return cmp.Compare(a.Module, b.Module) })
+	*kept, *off = (*kept)[:min(len(*kept), 50)], (*off)[:min(len(*off), 100)]
+	return err
+}
+
+// head takes in where the node's reports stand and its headline values.
+func (d *NodeDetail) head(m meant, hl headlines, now time.Time) {
+	if m.epoch == nil {
+		return // no stream yet
 	}
-	at := d.LastDataAt.UTC()
+	d.Epoch, d.Seq = uint64(*m.epoch), uint64(*m.seq)
+	d.Loss.MissingSeq, d.Loss.PastRetention, d.Loss.RefusedPoints = uint64(*m.missing), uint64(*m.expired), uint64(*m.refused)
+	if m.last == nil {
+		return
+	}
+	at := m.last.UTC()
 	d.LastDataAt = &at
-	if set != hl.set || now.Sub(at) > headFresh {
-		return nil
+	if *m.set != hl.set || now.Sub(at) > headFresh {
+		return
 	}
-	for i, v := range vals[:min(len(vals), len(hl.metrics))] {
+	for i, v := range m.vals[:min(len(m.vals), len(hl.metrics))] {
 		if v != nil {
 			d.Headlines = append(d.Headlines, HeadlineValue{Metric: hl.metrics[i].Name, Unit: string(hl.metrics[i].Unit), Stat: hl.stat(i), Value: *v})
 		}
 	}
-	return nil
 }
 
 func (d *NodeDetail) sessions(rows pgx.Rows, now time.Time) error {

@@ -226,6 +226,7 @@ type Service struct {
 	heads   headlines
 
 	overviews overviews
+	words     words
 
 	mu    sync.Mutex
 	seen  map[sessionKey]sighting // sightings not yet written

@@ -278,12 +278,12 @@ func TestPrepare(t *testing.T) {
 		return newQuery(head, args...).only(column, sel).add(tail).sql.String()
 	}
 	for i, sql := range []string{
-		sqlLabels, sqlDetail, sqlSessions, sqlCapabilities, sqlModulesOff, sqlQuarantine, sqlKeepSessions, sqlFormer, sqlLoseSessions,
+		sqlSessions, sqlCapabilities, sqlModulesOff, sqlKeptOff, sqlKeepSessions, sqlFormer, sqlLoseSessions,
 		sqlNotCurrent, sqlOpenSession, sqlCloseSession, sqlPromote, sqlSeenMany, sqlMarkDuplicates, sqlPutCapabilities, sqlDropCapabilities,
 		sqlSwitchOff, sqlSwitchBack, sqlOffModules, sqlSwitchedOff, sqlRivals, sqlAdmitSession, sqlQuarantineOne, sqlNames, sqlTurn,
 		sqlRunning, sqlAddChanges, sqlLevelChanges, sqlTrimChanges, scoped(sqlChanges, sqlChangesTail, 1, 2, 3, 4, 5, 6),
 		scoped(sqlRow+sqlNodes, "", args...), scoped(sqlByStatus, sqlByStatusTail, args...), scoped(sqlAway, sqlAwayTail, args...),
-		scoped(sqlSameMachine, "", 1, 2), scoped(sqlExample, sqlExampleTail, 1, 2, 3, 4, 5), only(sqlHeads, "h.node_id", "", 1, 2, 3),
+		scoped(sqlPage+sqlRow+sqlNodes+sqlPageSame, sqlPageTail, args...), scoped(sqlMeant+sqlMeantOthers, sqlMeantFrom+sqlRow+sqlNodes+sqlMeantHead, args...), scoped(sqlExample, sqlExampleTail, 1, 2, 3, 4, 5), only(sqlHeads, "h.node_id", "", 1, 2, 3),
 		only(sqlUnhealthy, "c.node_id", sqlUnhealthyTail, 1), only(sqlKept, "q.node_id", sqlKeptTail, 1),
 	} {
 		if _, err := w.conn.Prepare(context.Background(), fmt.Sprintf("q%d", i), sql); err != nil {

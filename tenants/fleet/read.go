@@ -13,7 +13,6 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 const maxSearch = 128 // bytes of ListQuery.Search
@@ -32,21 +31,27 @@ func (s *Service) times(scope tenants.Scope) (now time.Time, args []any) {
 	return now, []any{[16]byte(scope.Tenant), now.Add(-tenants.NodeStaleAfter), now.Add(-OfflineAfter)}
 }
 
-func scanRow(now time.Time) pgx.RowToFunc[row] {
-	return func(r pgx.CollectableRow) (n row, err error) {
-		err = r.Scan((*[16]byte)(&n.id), &n.Name, &n.Status, &n.LastSeen, &n.AgentVersion, &n.Kernel, &n.OS, &n.Arch, &n.SkewMS, &n.EnrolledAt, &n.machine)
-		n.raw = n.Name
-		n.Node.Node, n.Name, n.EnrolledAt = n.id.String(), inspector.CleanText(n.Name), n.EnrolledAt.UTC()
-		n.Labels = map[string]string{}
-		if n.LastSeen != nil {
-			seen := n.LastSeen.UTC()
-			n.LastSeen, n.FreshnessS = &seen, age(now, seen)
-		}
-		if n.SkewMS != nil {
-			skew := (time.Duration(*n.SkewMS) * time.Millisecond).Abs()
-			n.SkewMarked = skew > tenants.SkewIgnored && skew <= tenants.SkewCorrected
-		}
-		return n, err
+// scan reads the columns of sqlRow, and further ones into more.
+func (n *row) scan(r pgx.CollectableRow, now time.Time, more ...any) error {
+	err := r.Scan(append([]any{(*[16]byte)(&n.id), &n.Name, &n.Status, &n.LastSeen, &n.AgentVersion, &n.Kernel, &n.OS, &n.Arch, &n.SkewMS, &n.EnrolledAt, &n.machine}, more...)...)
+	n.raw = n.Name
+	n.Node.Node, n.Name, n.EnrolledAt = n.id.String(), inspector.CleanText(n.Name), n.EnrolledAt.UTC()
+	n.Labels = map[string]string{}
+	if n.LastSeen != nil {
+		seen := n.LastSeen.UTC()
+		n.LastSeen, n.FreshnessS = &seen, age(now, seen)
+	}
+	if n.SkewMS != nil {
+		skew := (time.Duration(*n.SkewMS) * time.Millisecond).Abs()
+		n.SkewMarked = skew > tenants.SkewIgnored && skew <= tenants.SkewCorrected
+	}
+	return err
+}
+
+// label takes in keys and values in turn.
+func (n *Node) label(words []string) {
+	for i := 0; i+1 < len(words); i += 2 {
+		n.Labels[inspector.CleanText(words[i])] = inspector.CleanText(words[i+1])
 	}
 }
 
@@ -66,7 +71,7 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 	}
 	limit, clamped := tenants.ClampRows(lq.Limit)
 	now, args := s.times(scope)
-	q := newQuery("", args...)
+	q := newQuery(sqlPage, args...)
 	if len(lq.Status) > 0 { // materialized, as in sqlAway
 		q.add("with x as materialized (")
 	}
@@ -88,9 +93,19 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 	if len(lq.Status) > 0 {
 		q.add(") select * from x n where status = any(", q.arg(lq.Status), "::text[])")
 	}
-	q.add(" order by n.name, n.node_id limit ", q.arg(limit+1))
-	rows, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanRow(now))
-	if err != nil {
+	q.add(" order by n.name, n.node_id limit ", q.arg(limit+1), sqlPageSame).in(scope.Nodes).add(sqlPageTail)
+	b := &pgx.Batch{}
+	var rows []row
+	b.Queue(q.sql.String(), q.args...).Query(func(r pgx.Rows) (err error) {
+		rows, err = pgx.AppendRows(rows, r, func(r pgx.CollectableRow) (n row, err error) {
+			var labels []string
+			err = n.scan(r, now, &labels, &n.SameMachine)
+			n.label(labels)
+			return n, err
+		})
+		return err
+	})
+	if err := s.db.ReadKept(ctx, scope.Tenant, b); err != nil {
 		return Page{}, err
 	}
 	p := Page{Nodes: []Node{}}
@@ -101,9 +116,6 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 		rows = rows[:limit]
 		p.NextCursor = writeCursor(rows[limit-1].raw, rows[limit-1].id)
 		p.Truncated = &tenants.Truncated{Returned: limit, NextCursor: p.NextCursor, Hint: "ask again with the cursor, or filter by status, labels or search"}
-	}
-	if err := s.complete(ctx, scope, rows); err != nil {
-		return Page{}, err
 	}
 	for _, r := range rows {
 		p.Nodes = append(p.Nodes, r.Node)
@@ -126,84 +138,15 @@ func (q ListQuery) check() error {
 	return checkLabels("labels", q.Labels)
 }
 
-// complete adds labels and machines shared with other nodes in scope.
-func (s *Service) complete(ctx context.Context, scope tenants.Scope, rows []row) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	ids, machines := make([][16]byte, len(rows)), []string{}
-	at := map[tenants.NodeID]*row{}
-	for i := range rows {
-		ids[i], at[rows[i].id] = rows[i].id, &rows[i]
-		if rows[i].machine != "" {
-			machines = append(machines, rows[i].machine)
-		}
-	}
-	b := &pgx.Batch{}
-	b.Queue(sqlLabels, [16]byte(scope.Tenant), ids).Query(func(r pgx.Rows) error {
-		var id tenants.NodeID
-		var k, v string
-		_, err := pgx.ForEachRow(r, []any{(*[16]byte)(&id), &k, &v}, func() error {
-			at[id].Labels[inspector.CleanText(k)] = inspector.CleanText(v)
-			return nil
-		})
-		return err
-	})
-	nodesOf := map[string]map[tenants.NodeID]bool{}
-	if len(machines) > 0 {
-		q := newQuery(sqlSameMachine, [16]byte(scope.Tenant), machines).in(scope.Nodes).add(" limit 2000")
-		b.Queue(q.sql.String(), q.args...).Query(func(r pgx.Rows) error {
-			var machine, name string
-			var id tenants.NodeID
-			_, err := pgx.ForEachRow(r, []any{&machine, (*[16]byte)(&id), &name}, func() error {
-				if nodesOf[machine] == nil {
-					nodesOf[machine] = map[tenants.NodeID]bool{}
-				}
-				nodesOf[machine][id] = true
-				return nil
-			})
-			return err
-		})
-	}
-	if err := s.db.Read(ctx, scope.Tenant, b); err != nil {
-		return err
-	}
-	for i := range rows {
-		same := nodesOf[rows[i].machine]
-		rows[i].SameMachine = len(same) > 1 || len(same) == 1 && !same[rows[i].id]
-	}
-	return nil
-}
-
-// resolve finds the node that ref means, as directory.ResolveNode does: its
-// id, or its name when exactly one node in scope bears it; a revoked node
-// yields its name to one that is not.
-func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) (row, error) {
-	if err := checkRef(ref); err != nil {
-		return row{}, err
-	}
-	whole := "" // ref as an id is written here, when it is one
-	if id, err := tenants.ParseNodeID(ref); err == nil {
-		whole = id.String()
-	}
-	now, args := s.times(scope)
-	q := newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).named(ref)
-	q.add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
-	rows, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanRow(now))
-	if err != nil {
-		return row{}, err
-	}
-	i, err := pick(ref, whole, rows)
-	if err != nil {
-		return row{}, err
-	}
-	return rows[i], nil
-}
-
 // pick chooses the row that ref means of those that bear it as id or name:
 // never one of several live ones. whole is ref as an id, when it is one.
 func pick(ref, whole string, rows []row) (int, error) {
-	live := len(slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.Status == Revoked }))
+	live := 0
+	for _, r := range rows {
+		if r.Status != Revoked {
+			live++
+		}
+	}
 	switch {
 	case len(rows) == 0:
 		return 0, noNode(ref)

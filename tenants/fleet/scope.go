@@ -83,6 +83,12 @@ func (q *query) named(ref string) *query {
 	return q.add(")")
 }
 
+// meaning ends a statement on the nodes that ref may mean: first the one with
+// this id, then those that are not revoked.
+func (q *query) meaning(ref, whole string) *query {
+	return q.named(ref).add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
+}
+
 func checkRef(ref string) error {
 	if ref == "" || len(ref) > 255 {
 		return fault.Bad("node", "want a node's id or name of 1 to 255 bytes")

@@ -25,24 +25,41 @@ const sqlStatus = `case
 // sqlSeen is the last sign of life; null without a stream.
 const sqlSeen = `s.last_seen`
 
-// sqlRow are the columns of a Node.
+// sqlRow are the columns of a row, see scanRow.
 const sqlRow = `select n.node_id, n.name, ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
-  coalesce(nullif(s.agent_version, ''), n.agent_version), coalesce(nullif(s.kernel, ''), n.kernel),
-  coalesce(nullif(s.os, ''), n.os), coalesce(nullif(s.arch, ''), n.arch), s.skew_ms, n.enrolled_at,
-  coalesce(nullif(s.machine_id, ''), n.machine_id)`
+  coalesce(nullif(s.agent_version, ''), n.agent_version) as version, coalesce(nullif(s.kernel, ''), n.kernel) as kernel,
+  coalesce(nullif(s.os, ''), n.os) as os, coalesce(nullif(s.arch, ''), n.arch) as arch, s.skew_ms, n.enrolled_at,
+  coalesce(nullif(s.machine_id, ''), n.machine_id) as machine`
+
+// sqlLabels are the keys and values of the labels of the node p, in turn.
+const sqlLabels = `array(select array[l.key, l.value] from node_label l where l.tenant_id = $1 and l.node_id = p.node_id)`
+
+// sqlOthers are the other identities that report the machine of p.
+const sqlOthers = ` from node n where n.tenant_id = $1 and n.machine_id = p.machine and p.machine <> '' and n.node_id <> p.node_id`
+
+// A page of nodes with their labels, and whether another identity in scope
+// reports the same machine. The rows of the page stand between, the scope's
+// conditions after sqlPageSame.
+const (
+	sqlPage     = `select p.*, ` + sqlLabels + `, o.same is not null from (`
+	sqlPageSame = `) p left join lateral (select true as same` + sqlOthers
+	sqlPageTail = ` limit 1) o on true order by p.name, p.node_id`
+)
+
+// The nodes that a word may mean, each with its labels, where its reports
+// stand, its latest headline values, and the other identities in scope on its
+// machine: ids and names in turn. The rows stand between, the scope's
+// conditions after sqlMeantOthers, the order after sqlMeantHead.
+const (
+	sqlMeant = `
+select p.*, ` + sqlLabels + `, h.epoch, h.seq, h.last_ts, h.head_set, h.vals, h.missing, h.expired, h.refused,
+  array(select array[n.node_id::text, n.name]`
+	sqlMeantOthers = sqlOthers
+	sqlMeantFrom   = ` order by n.node_id limit 10) from (`
+	sqlMeantHead   = `) p left join node_head h on h.tenant_id = $1 and h.node_id = p.node_id`
+)
 
 const (
-	sqlLabels = `select node_id, key, value from node_label where tenant_id = $1 and node_id = any($2::uuid[])`
-
-	// Other nodes that report one of these machine ids.
-	sqlSameMachine = `
-select n.machine_id, n.node_id, n.name from node n
- where n.tenant_id = $1 and n.machine_id = any($2::text[])`
-
-	sqlDetail = `
-select h.epoch, h.seq, h.last_ts, h.head_set, h.vals, h.missing, h.expired, h.refused
-  from node_head h where h.tenant_id = $1 and h.node_id = $2`
-
 	sqlSessions = `
 select session_id, replica, remote, machine_id, boot_id, agent_version, connected_at, last_seen, closed_at, close_reason,
        skew_ms, cert_not_after, counters, current
@@ -56,12 +73,14 @@ select component, signal, level, source, reason, since
 	sqlModulesOff = `
 select module, by, at from module_switch where tenant_id = $1 and node_id = $2 and off order by module limit 100`
 
-	sqlQuarantine = `
-select reason, sum(n)::bigint, min(first_at), max(last_at), (array_agg(example order by last_at desc))[1]
-  from (select reason, n, first_at, last_at, example from quarantine where tenant_id = $1 and node_id = $2
-        union all
-        select reason, n, first_at, last_at, example from win_quarantine where tenant_id = $1 and node_id = $2) q
- group by reason order by max(last_at) desc limit 50`
+	// What of a node is kept out, here and in the metrics slice, and what is
+	// switched off for it: one statement, because most often there is nothing.
+	sqlKeptOff = `
+select false, reason, n, first_at, last_at, example from quarantine where tenant_id = $1 and node_id = $2
+union all
+select false, reason, n, first_at, last_at, example from win_quarantine where tenant_id = $1 and node_id = $2
+union all
+select true, module, 0, at, at, by from module_switch where tenant_id = $1 and node_id = $2 and off limit 300`
 )
 
 // Streams. Opening and closing streams of one node take turns, so that exactly

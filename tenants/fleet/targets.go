@@ -23,40 +23,23 @@ const sqlTarget = `select n.node_id, n.name, ` + sqlStatus + ` as status, coales
     where c.tenant_id = $1 and c.node_id = n.node_id and c.component = $4::text and cardinality($5::text[]) = 0
     having bool_and(c.level = 'off')), '')`
 
+// sqlFound sets the transaction's setting found to the Key of what a look for
+// a named node finds, which goes between its parts.
+const (
+	sqlFound = `select set_config('telltale.found', coalesce((
+  select f.node_id::text || '/' || f.name from (`
+	sqlFoundEnd = `) as f(node_id, name, status, replica, matched, off)
+   where f.matched = 1 and f.status = 'online' and f.off = ''), ''), true)`
+)
+
 // Targets answers the nodes in scope that a query is meant for, with what
 // decides whether work can reach them: one for a name, in order of name for
 // labels. Nothing found by labels is an empty answer; a name that nobody or
 // more than one node bears is a fault. It needs telltale:read.
 func (s *Service) Targets(ctx context.Context, scope tenants.Scope, tq tenants.TargetQuery) ([]tenants.Target, error) {
-	if err := scope.Require(tenants.Read); err != nil {
+	q, whole, err := s.targets(sqlTarget, scope, tq)
+	if err != nil {
 		return nil, err
-	}
-	if (tq.Node == "") == (len(tq.Labels) == 0) {
-		return nil, fault.Bad("node", "give either a node or labels").Do("name one node, or a selector of labels")
-	}
-	if err := checkLabels("selector", tq.Labels); err != nil {
-		return nil, err
-	}
-	limit, _ := tenants.ClampRows(tq.Limit)
-	if tq.Limit == 0 {
-		limit = tenants.MaxListRows
-	}
-	if tq.Signals == nil {
-		tq.Signals = []string{}
-	}
-	_, args := s.times(scope)
-	q := newQuery(sqlTarget, append(args, tq.Component, tq.Signals)...).add(sqlNodes).in(scope.Nodes)
-	whole := ""
-	if tq.Node == "" {
-		q.labels(tq.Labels).add(" and n.revoked_at is null order by n.name, n.node_id limit ", q.arg(limit))
-	} else {
-		if err := checkRef(tq.Node); err != nil {
-			return nil, err
-		}
-		if id, err := tenants.ParseNodeID(tq.Node); err == nil {
-			whole = id.String()
-		}
-		q.named(tq.Node).add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
 	}
 	list := []tenants.Target{}
 	var b pgx.Batch
@@ -67,7 +50,7 @@ func (s *Service) Targets(ctx context.Context, scope tenants.Scope, tq tenants.T
 		list, err = pgx.AppendRows(list, rows, scanTarget)
 		return err
 	})
-	err := s.db.Read(ctx, scope.Tenant, &b)
+	err = s.db.Read(ctx, scope.Tenant, &b)
 	if err != nil || tq.Node == "" {
 		return list, err
 	}
@@ -81,6 +64,55 @@ func (s *Service) Targets(ctx context.Context, scope tenants.Scope, tq tenants.T
 	}
 	list[i].Matched = 1
 	return list[i : i+1], nil
+}
+
+// QueueTarget queues the look of Targets for a named node in a batch that
+// writes. What follows in the batch finds in the setting telltale.found the Key
+// of the Target, when Targets would answer that one, online and with nothing
+// off, and the name is meant by no other node in scope; else it is empty. It
+// needs telltale:read.
+func (s *Service) QueueTarget(b *pgx.Batch, scope tenants.Scope, tq tenants.TargetQuery) error {
+	q, _, err := s.targets(sqlFound+sqlTarget, scope, tq)
+	if err != nil {
+		return err
+	}
+	b.Queue(q.add(sqlFoundEnd).sql.String(), q.args...)
+	return nil
+}
+
+// targets checks a query and makes its statement, which begins with head.
+// whole is the id when the node is named by one.
+func (s *Service) targets(head string, scope tenants.Scope, tq tenants.TargetQuery) (q *query, whole string, err error) {
+	if err := scope.Require(tenants.Read); err != nil {
+		return nil, "", err
+	}
+	if (tq.Node == "") == (len(tq.Labels) == 0) {
+		return nil, "", fault.Bad("node", "give either a node or labels").Do("name one node, or a selector of labels")
+	}
+	if err := checkLabels("selector", tq.Labels); err != nil {
+		return nil, "", err
+	}
+	limit, _ := tenants.ClampRows(tq.Limit)
+	if tq.Limit == 0 {
+		limit = tenants.MaxListRows
+	}
+	if tq.Signals == nil {
+		tq.Signals = []string{}
+	}
+	_, args := s.times(scope)
+	q = newQuery(head, append(args, tq.Component, tq.Signals)...).add(sqlNodes).in(scope.Nodes)
+	if tq.Node == "" {
+		q.labels(tq.Labels).add(" and n.revoked_at is null order by n.name, n.node_id limit ", q.arg(limit))
+		return q, "", nil
+	}
+	if err := checkRef(tq.Node); err != nil {
+		return nil, "", err
+	}
+	if id, err := tenants.ParseNodeID(tq.Node); err == nil {
+		whole = id.String()
+	}
+	q.named(tq.Node).add(" order by n.node_id::text <> ", q.arg(whole), ", n.revoked_at is not null, n.node_id limit 12")
+	return q, whole, nil
 }
 
 func scanTarget(r pgx.CollectableRow) (t tenants.Target, err error) {

@@ -15,12 +15,30 @@ import (
 // transaction, in which the settings hold and which may not write.
 const setTenant = `select set_config('telltale.tenant', $1, true), set_config('transaction_read_only', 'on', true)`
 
+// setTenantKept is setTenant for statements whose plans are kept, see ReadKept.
+const setTenantKept = setTenant + `, set_config('plan_cache_mode', 'force_generic_plan', true)`
+
 // Read runs the queued queries of a batch for one tenant, as the application
 // role, in one round trip and one read-only transaction. Give each queued
 // query its callback before (batch.Queue(sql, args…).Query(…), QueryRow or
 // Exec); the callbacks run in order, the first error ends the batch. The batch
 // must not hold BEGIN or COMMIT and is spent afterwards.
 func (db *DB) Read(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batch) error {
+	return db.read(ctx, setTenant, tenant, batch)
+}
+
+// ReadKept is Read for statements that are planned once for each connection,
+// whatever their parameters. For a statement with a limit or on partitions
+// PostgreSQL plans each call anew, which takes several times as long as running
+// it, because it takes the plan made for all for a dear one. It fits statements
+// that have one good plan for all tenants and parameters, such as keysets and
+// look-ups by key: hold that with a plan on many partitions and on a large and
+// a small tenant.
+func (db *DB) ReadKept(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batch) error {
+	return db.read(ctx, setTenantKept, tenant, batch)
+}
+
+func (db *DB) read(ctx context.Context, setting string, tenant tenants.TenantID, batch *pgx.Batch) error {
 	if tenant.IsZero() {
 		return noTenant()
 	}
@@ -30,12 +48,8 @@ func (db *DB) Read(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batc
 	began := false // a callback may have run
 	var late error
 	conn, err := p.with(ctx, func(conn *pgxpool.Conn) error {
-		all := &pgx.Batch{}
-		all.Queue(setTenant, tenant.String()).Exec(func(pgconn.CommandTag) error { began = true; return nil })
-		for _, l := range p.perBatch {
-			all.Queue(l)
-		}
-		queueAll(all, batch)
+		all := p.lead(setting, tenant.String(), batch)
+		all.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { began = true; return nil })
 		err := conn.SendBatch(ctx, all).Close()
 		if began {
 			late = err // not to be repeated
@@ -50,14 +64,25 @@ func (db *DB) Read(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batc
 	return Fault(late)
 }
 
-// queueAll queues the queries of a batch in another one. They are copies: the
+// lead makes a batch of a setting, the limits that the connection does not
+// carry, and the queries of another batch. They are copies, in one piece: the
 // sending leaves in a query what its connection knows of it, and with another
 // connection that is wrong.
-func queueAll(all, batch *pgx.Batch) {
-	for _, q := range batch.QueuedQueries {
-		again := *q
-		all.QueuedQueries = append(all.QueuedQueries, &again)
+func (p *pool) lead(setting, value string, batch *pgx.Batch) *pgx.Batch {
+	own := 1 + len(p.perBatch)
+	copies := make([]pgx.QueuedQuery, own+batch.Len())
+	copies[0] = pgx.QueuedQuery{SQL: setting, Arguments: []any{value}}
+	for i, l := range p.perBatch {
+		copies[1+i] = pgx.QueuedQuery{SQL: l}
 	}
+	all := &pgx.Batch{QueuedQueries: make([]*pgx.QueuedQuery, len(copies))}
+	for i, q := range batch.QueuedQueries {
+		copies[own+i] = *q
+	}
+	for i := range copies {
+		all.QueuedQueries[i] = &copies[i]
+	}
+	return all
 }
 
 // Query runs one query for one tenant in one round trip (see Read) and scans

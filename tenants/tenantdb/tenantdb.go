@@ -162,6 +162,11 @@ func (c *Config) open(ctx context.Context, role, dsn string, conns int, statemen
 		for k, d := range limits {
 			cfg.ConnConfig.RuntimeParams[k] = strconv.FormatInt(d.Milliseconds(), 10)
 		}
+		for k, v := range planning {
+			if _, set := cfg.ConnConfig.RuntimeParams[k]; !set { // the DSN's word counts
+				cfg.ConnConfig.RuntimeParams[k] = v
+			}
+		}
 		cfg.ConnConfig.RuntimeParams["timezone"] = "UTC"
 		cfg.ConnConfig.RuntimeParams["application_name"] = "telltaled " + role
 	}
@@ -170,6 +175,14 @@ func (c *Config) open(ctx context.Context, role, dsn string, conns int, statemen
 	}
 	return p, nil
 }
+
+// planning is what the planner is told of this product's statements, whoever
+// runs the server. They read a few rows of one tenant by its keys, from pages
+// that are in memory: with the default cost of a random page, made for disks,
+// the planner walks whole tables once for every row of another, and goes on so
+// when they have grown, because plans are kept. Compiling a statement takes
+// longer than any of them runs.
+var planning = map[string]string{"random_page_cost": "1.1", "jit": "off"}
 
 // check refuses a login that row-level security does not bind, and one that is
 // not what it should be.

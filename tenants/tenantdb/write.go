@@ -60,13 +60,7 @@ func (p *pool) write(ctx context.Context, setting, value string, batch *pgx.Batc
 	defer cancel()
 	var late error
 	conn, err := p.with(ctx, func(conn *pgxpool.Conn) error {
-		all := &pgx.Batch{}
-		all.Queue(setting, value)
-		for _, l := range p.perBatch {
-			all.Queue(l)
-		}
-		queueAll(all, batch)
-		err := conn.SendBatch(ctx, all).Close()
+		err := conn.SendBatch(ctx, p.lead(setting, value, batch)).Close()
 		if err != nil && pgconn.SafeToRetry(err) { // nothing was sent
 			return err
 		}
