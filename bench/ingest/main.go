@@ -23,6 +23,7 @@ import (
 
 type options struct {
 	bin, results   string
+	profile        string
 	agents, series int
 	length         time.Duration
 }
@@ -34,6 +35,7 @@ func main() {
 	flag.IntVar(&o.agents, "agents", 50, "agents that push, over both tenants")
 	flag.IntVar(&o.series, "series", 200, "series of each window, at most 250")
 	flag.DurationVar(&o.length, "for", 20*time.Second, "how long they push")
+	flag.StringVar(&o.profile, "profile", "", "`FILE` for a processor profile of the server under load")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -154,7 +156,9 @@ func (b *bench) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.full, err = b.load(ctx, clocks, b.length); err != nil {
+	profiled := b.profiled(ctx)
+	b.full, err = b.load(ctx, clocks, b.length)
+	if err = errors.Join(err, <-profiled); err != nil {
 		return err
 	}
 	after, err := b.read(ctx, db)
@@ -165,6 +169,18 @@ func (b *bench) measure(ctx context.Context) error {
 	b.used, b.own, b.disk, b.wal = after.used.Sub(before.used), after.own-before.own, after.disk-before.disk, after.wal-before.wal
 	b.memory, err = rig.ReadMemory(b.stack.PID)
 	return err
+}
+
+// profiled takes the profile that is asked for while the load lasts, and tells
+// when it is there.
+func (b *bench) profiled(ctx context.Context) <-chan error {
+	done := make(chan error, 1)
+	if b.profile == "" {
+		done <- nil
+		return done
+	}
+	go func() { done <- b.stack.Profile(ctx, max(1, int(b.length/time.Second)-1), b.profile) }()
+	return done
 }
 
 // load lets every agent push for a while and waits until all of it is
