@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -35,11 +36,11 @@ func (m *message) plain(s *scan) bool {
 }
 
 // plainID is for ids that come back from the SDK as they were sent: it keeps
-// numbers as floating point.
+// numbers as floating point, and escapes some letters.
 func plainID(id []byte) bool {
 	if id[0] == '"' {
 		word, ok := simple(id)
-		return ok && len(word) > 0
+		return ok && len(word) > 0 && !slices.ContainsFunc(word, func(c byte) bool { return c > '~' })
 	}
 	return len(id) <= 15 && string(id) != "-0"
 }

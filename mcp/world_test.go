@@ -170,7 +170,7 @@ type world struct {
 // example "read,act"; "~act" after them lists what it could obtain in place of
 // everything, "@globex" makes it a caller of the other tenant, and "#db" one who
 // sees only the nodes with that role.
-func start(t *testing.T, s stub, change func(*Config)) *world {
+func start(t testing.TB, s stub, change func(*Config)) *world {
 	t.Helper()
 	w := &world{log: &logBuffer{}, tenant: tenants.NewTenantID(), other: tenants.NewTenantID()}
 	cfg := Config{Challenger: &w.challenger, Tenants: switches{}, Services: Services{Fleet: s, Metrics: s, Registry: registry()},

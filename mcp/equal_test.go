@@ -1,0 +1,459 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/telltale-dev/telltale/auth"
+	"github.com/telltale-dev/telltale/tenants"
+	"github.com/telltale-dev/telltale/tenants/audit"
+	"github.com/telltale-dev/telltale/tenants/fault"
+)
+
+// What is answered beside the SDK must be what the SDK answers. These tests
+// send everything through the handler twice, once with the SDK alone, and
+// demand the same status, headers, bytes, counts, audit entries and log lines.
+
+// asked is one request.
+type asked struct {
+	bearer, query, body string
+	header              http.Header // on top of the usual ones; an empty value takes one away
+}
+
+// heard is all that a request causes, without what differs from one to the next.
+type heard struct {
+	Status  int
+	Header  http.Header
+	Body    string
+	Counts  Counts
+	Mixed   uint64
+	Entries []audit.Entry
+	Log     []map[string]any
+}
+
+// steadyLimits lets everyone in but one principal.
+type steadyLimits struct{}
+
+func (steadyLimits) Take(_ context.Context, s tenants.Scope) auth.Verdict {
+	v := auth.Verdict{OK: true, Which: auth.LimitPrincipal, Limit: 600, Remaining: 12, Reset: time.Minute}
+	if strings.HasSuffix(s.Principal.ID, "late") {
+		v.OK, v.Remaining, v.RetryAfter = false, 0, 2500*time.Millisecond
+	}
+	return v
+}
+
+// bothWays is a world with every tool that only looks, and some that end badly.
+func bothWays(t testing.TB, change func(*Config)) (*world, *ledger) {
+	t.Helper()
+	b, l := newBackend(), &ledger{}
+	nodes := stubNodes(12)
+	nodes[3].Name = "<b>&\u2028\u202ename"
+	w := start(t, stub{nodes: nodes}, func(c *Config) {
+		withEverything(b)(c)
+		c.Limits, c.Auditor, c.ClientAddr = steadyLimits{}, l, func(*http.Request) netip.Addr { return netip.MustParseAddr("192.0.2.5") }
+		c.Services.Running = &fakeRunning{fleets: map[string][]string{"acme": {"network", "host"}}, b: b}
+		c.ListenFor = 20 * time.Millisecond
+		if change != nil {
+			change(c)
+		}
+	})
+	for name, run := range map[string]func(context.Context, Call) (Answer, error){
+		"panic_now":   func(context.Context, Call) (Answer, error) { panic("secret <detail>") },
+		"abort_now":   func(context.Context, Call) (Answer, error) { panic(http.ErrAbortHandler) },
+		"fail_hidden": func(context.Context, Call) (Answer, error) { return Answer{}, errors.New("dial unix /secret/path") },
+		"fail_late":   func(context.Context, Call) (Answer, error) { return Answer{}, context.DeadlineExceeded },
+		"fail_gone":   func(context.Context, Call) (Answer, error) { return Answer{}, context.Canceled },
+		"fail_away": func(context.Context, Call) (Answer, error) {
+			return Answer{}, fault.New(fault.Unavailable, "database_away", "the <store> is away").Do("wait")
+		},
+		"say_much": func(context.Context, Call) (Answer, error) {
+			return Answer{Body: map[string]any{"text": strings.Repeat("x", 125<<10)}, Text: "x", Rows: 1}, nil
+		},
+		"say_lines": func(context.Context, Call) (Answer, error) {
+			return Answer{Raw: json.RawMessage("{\n \"a\": [1,\r\n 2] }"), Text: "<a>\n\u2028&\t\x00\xff"}, nil
+		},
+		"say_nothing": func(context.Context, Call) (Answer, error) { return Answer{}, nil },
+		"end_badly": func(context.Context, Call) (Answer, error) {
+			return Answer{Body: map[string]any{"f": func() {}}}, nil
+		},
+	} {
+		w.withTool(name, []Arg{{Name: "password", Kind: argString}}, run)
+	}
+	return w, l
+}
+
+// ask sends a request one way and says all that came of it.
+func ask(t testing.TB, w *world, l *ledger, q asked, sdkOnly bool) heard {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	w.h.sdkOnly = sdkOnly
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/t/acme/mcp", strings.NewReader(q.body))
+	req.URL.RawQuery = q.query
+	req.Header = http.Header{"Authorization": {"Bearer " + q.bearer}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	for k, v := range q.header {
+		if req.Header[k] = v; len(v) == 0 {
+			delete(req.Header, k)
+		}
+	}
+	before, mixed := w.h.Counts(), w.h.MixedEra()
+	w.log.mu.Lock()
+	w.log.b.Reset()
+	w.log.mu.Unlock()
+	l.take()
+	rec := httptest.NewRecorder()
+	w.signIn(w.h).ServeHTTP(rec, req)
+	reference := rec.Header().Get(auth.ReferenceHeader)
+	got := heard{Status: rec.Code, Header: rec.Header().Clone(), Body: strings.ReplaceAll(rec.Body.String(), reference, "REFERENCE"), Mixed: w.h.MixedEra() - mixed}
+	got.Counts = since(before, w.h.Counts())
+	if n := got.Header.Get("Content-Length"); n != "" && n != fmt.Sprint(rec.Body.Len()) {
+		t.Errorf("an answer of %d bytes says that it has %s", rec.Body.Len(), n)
+	}
+	for _, name := range []string{"Content-Length", auth.ReferenceHeader} {
+		got.Header.Del(name)
+	}
+	l.mu.Lock()
+	got.Entries, l.entries = l.entries, nil
+	l.mu.Unlock()
+	for i := range got.Entries {
+		if e := &got.Entries[i]; e.Reference != reference {
+			t.Errorf("an entry has the reference %q, want %q", e.Reference, reference)
+		} else {
+			e.Reference = ""
+		}
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(w.log.String()), "\n") {
+		var m map[string]any
+		if json.Unmarshal([]byte(line), &m) == nil {
+			delete(m, "time")
+			delete(m, "stack")
+			if m["reference"] == reference {
+				m["reference"] = "REFERENCE"
+			}
+			got.Log = append(got.Log, m)
+		}
+	}
+	return got
+}
+
+func since(before, after Counts) Counts {
+	less := func(a, b map[string]uint64) map[string]uint64 {
+		out := map[string]uint64{}
+		for k, v := range a {
+			if v != b[k] {
+				out[k] = v - b[k]
+			}
+		}
+		return out
+	}
+	return Counts{Calls: less(after.Calls, before.Calls), Refused: less(after.Refused, before.Refused)}
+}
+
+// demandEqual asks three times: the first list is the SDK's own answer, the
+// next one what was kept of it. It reports whether the answer came from beside
+// the SDK.
+func demandEqual(t testing.TB, w *world, l *ledger, q asked) (direct bool) {
+	t.Helper()
+	first := ask(t, w, l, q, false)
+	beside := w.h.beside.Load()
+	again := ask(t, w, l, q, false)
+	direct = w.h.beside.Load() > beside
+	want := ask(t, w, l, q, true)
+	for _, got := range []heard{first, again} {
+		if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+			t.Errorf("%s%s %v\n%.2000s\ndiffers from the SDK's answer:\n%.4000s", q.bearer, q.query, q.header, q.body, d)
+			return direct
+		}
+	}
+	return direct
+}
+
+// eras are the forms of one request in every version that is spoken.
+func eras(q asked, method, params string) []asked {
+	out := []asked{}
+	for _, version := range []string{"", "2024-11-05", "2025-03-26", "2025-06-18", lastLegacy} {
+		old := q
+		old.body = fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, method, params)
+		if version != "" {
+			old.header = http.Header{versionHeader: {version}}
+		}
+		out = append(out, old)
+	}
+	return append(out, modernAsked(q, method, params, `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`))
+}
+
+func modernAsked(q asked, method, params, meta string) asked {
+	if params != "" {
+		params += ","
+	}
+	q.body = fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s"_meta":{%s}}}`, method, params, meta)
+	q.header = http.Header{versionHeader: {modernVersion}, modernHeaderMark: {method}}
+	if _, rest, ok := strings.Cut(params, `"name":"`); ok && method == "tools/call" {
+		name, _, _ := strings.Cut(rest, `"`)
+		q.header["Mcp-Name"] = []string{name}
+	}
+	return q
+}
+
+// goodAndBad are arguments for any tool.
+var goodAndBad = []string{"", "null", "{}", `{"limit":1}`, `{"limit":"x"}`, `{"limit":1e1}`, `{"limit":-1}`, `{"limit":1.5}`, `{"limit":1000000}`, `{"node":"node-003"}`, `{"node":"acme-db1"}`, `{"node":"globex-db1"}`, `{"node":5}`,
+	`{"node":"\u003cx\u2028"}`, `{"nope":1,"\u202e":2}`, `{"labels":{"role":"db"}}`, `{"labels":[]}`, `{"status":["online"]}`, `{"status":"offline"}`, `{"status":["no"]}`, `{"max_bytes":1024}`, `{"max_bytes":1}`, `{"limit":200,"max_bytes":2048}`,
+	`{"module":"network"}`, `{"module":"gpu"}`, `{"module":"network","from":"1h","format":"detailed"}`, `{"metrics":["network.events"]}`, `{"metrics":"network.events","step_s":10}`, `{"query":"db1"}`, `{"query":""}`, `{"id":"node:acme-db1"}`,
+	`{"id":"x"}`, `{"cursor":"zz"}`, `{"from":"yesterday"}`, `{"password":"hunter2"}`, `{"event_id":"0195c000-0000-7000-8000-000000000001"}`, `{"ticket_id":"x"}`, `{"question":"latency"}`, `{"a":{"a":{"a":[1,2,{"a":null}]}}}`, ` { "limit" : 2 } `,
+	`[]`, `"x"`, `7`}
+
+// TestEveryReadIsEqual calls every tool that only looks.
+func TestEveryReadIsEqual(t *testing.T) {
+	t.Parallel()
+	w, l := bothWays(t, nil)
+	asks, beside := 0, 0
+	for i := range w.h.tools {
+		tool := &w.h.tools[i]
+		if tool.Writes {
+			continue
+		}
+		if tool.Gated {
+			if w.h.direct(tool) {
+				t.Errorf("%s waits for nodes and is answered beside the SDK", tool.Name)
+			}
+			continue
+		}
+		for _, bearer := range []string{"admin", "read@globex", "read#db", "payloads~read", "read~", "read#late"} {
+			for n, args := range goodAndBad {
+				if bearer != "admin" && n%9 != 0 {
+					continue // the rest differs by the arguments alone
+				}
+				params := `"name":"` + tool.Name + `"`
+				if args != "" {
+					params += `,"arguments":` + args
+				}
+				list := eras(asked{bearer: bearer}, "tools/call", params)
+				if n > 3 {
+					list = list[len(list)-2:]
+				}
+				for _, q := range list {
+					asks++
+					if demandEqual(t, w, l, q) {
+						beside++
+					}
+				}
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d requests, %d of them beside the SDK", asks, beside)
+	if beside*2 < asks {
+		t.Errorf("only %d of %d requests were answered beside the SDK: this test shows little", beside, asks)
+	}
+}
+
+// TestOddRequestsAreEqual varies one part at a time of a list and of a call.
+func TestOddRequestsAreEqual(t *testing.T) {
+	t.Parallel()
+	w, l := bothWays(t, nil)
+	strict, strictLedger := bothWays(t, func(c *Config) { c.StrictEras = true })
+	beside := map[bool]int{}
+	try := func(q asked) {
+		t.Helper()
+		beside[demandEqual(t, w, l, q)]++
+		if q.header.Get(versionHeader) == modernVersion {
+			beside[demandEqual(t, strict, strictLedger, q)]++
+		}
+	}
+	for _, base := range [][2]string{{"tools/list", ""}, {"tools/call", `"name":"list_nodes","arguments":{"limit":3}`}, {"tools/call", `"name":"say_lines"`}, {"tools/call", `"name":"panic_now"`}} {
+		for _, bearer := range []string{"read", "read@globex", "diagnose#db", "admin", "payloads", "read~", "act", "read#late"} {
+			for _, query := range []string{"", "toolsets=observe", "readonly=1", "schemas=1", "exclude=list_nodes", "toolsets=admin", "bad=1", "access_token=x", "toolsets=observe&exclude=get_node,search&schemas=1", "%zz"} {
+				list := eras(asked{bearer: bearer, query: query}, base[0], base[1])
+				for _, q := range list[len(list)-2:] {
+					try(q)
+				}
+			}
+		}
+		for _, q := range eras(asked{bearer: "read"}, base[0], base[1]) {
+			for _, odd := range oddHeaders() {
+				own := q
+				own.header = q.header.Clone()
+				if own.header == nil {
+					own.header = http.Header{}
+				}
+				for k, v := range odd {
+					own.header[k] = v
+				}
+				try(own)
+			}
+			for _, odd := range oddBodies(q.body) {
+				own := q
+				own.body = odd
+				try(own)
+			}
+		}
+		for _, meta := range oddMeta() {
+			for _, version := range []string{"", lastLegacy, modernVersion} {
+				q := modernAsked(asked{bearer: "read"}, base[0], base[1], meta)
+				if q.header[versionHeader] = []string{version}; version == "" {
+					delete(q.header, versionHeader)
+				}
+				try(q)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d requests were answered beside the SDK, %d by it", beside[true], beside[false])
+	if beside[true] < 200 || beside[false] < 200 {
+		t.Errorf("the corpus is lopsided: %v", beside)
+	}
+}
+
+func oddHeaders() []http.Header {
+	out := []http.Header{}
+	for name, values := range map[string][]string{
+		versionHeader:    {"", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", "2026-07-29", "1999-01-01", "zzz", " 2025-11-25"},
+		modernHeaderMark: {"", "tools/list", "tools/call", "TOOLS/LIST", "ping", " tools/list", "=?base64?dG9vbHMvbGlzdA==?="},
+		"Mcp-Name":       {"", "list_nodes", "get_node", "say_lines", "LIST_NODES", "list_nodes ", "=?base64?bGlzdF9ub2Rlcw==?="},
+		"Mcp-Param-Node": {"", "x"},
+		"Mcp-Session-Id": {"", "of-another"},
+		"Last-Event-Id":  {"", "1_2"},
+		"Origin":         {"https://elsewhere.example"},
+		"Content-Type":   {"", "application/json; charset=utf-8", "application/json;charset=utf-8", "application/json; charset=latin1", "Application/JSON", "application/json;", "application/json; x", "text/plain", "application/json, text/plain", " application/json "},
+		"Accept":         {"", "*/*", "application/json", "text/event-stream", "text/event-stream,application/json", "application/*, text/*", "application/json;q=0.5, text/event-stream;q=1", "APPLICATION/JSON, TEXT/EVENT-STREAM", "text/html", "application/json text/event-stream", "application/json, text/event-stream, */*;q=0.1"},
+	} {
+		for _, v := range values {
+			out = append(out, http.Header{name: {v}})
+		}
+		out = append(out, http.Header{name: nil}, http.Header{name: {values[0], values[len(values)-1]}}, http.Header{name: {values[len(values)-1], values[0]}})
+	}
+	return append(out, http.Header{"Accept": {"application/json", "text/event-stream"}}, http.Header{"Accept": {"text/html", "*/*"}})
+}
+
+// oddBodies changes one part of a body.
+func oddBodies(body string) []string {
+	out := []string{"", " ", "null", "42", "[]", "[" + body + "]", body + "x", body + " \n\t", body + "\v", "\n " + body, body[:len(body)-1], body + body, strings.ReplaceAll(body, `"`, `'`)}
+	for _, id := range []string{`null`, `0`, `-0`, `-5`, `1.0`, `1e2`, `123456789012345`, `1234567890123456`, `9007199254740993`, `-9223372036854775808`, `9223372036854775808`, `""`, `"a"`, `"<a>&"`, `"\u0061"`, `"\ud800"`, `"é\u2028"`, "\"\u2028\"", `"` + strings.Repeat("i", 254) + `"`,
+		`"` + strings.Repeat("i", 255) + `"`, `true`, `{}`, `[1]`} {
+		out = append(out, strings.Replace(body, `"id":7`, `"id":`+id, 1))
+	}
+	swap := func(old string, with ...string) {
+		for _, s := range with {
+			if got := strings.Replace(body, old, s, 1); got != body {
+				out = append(out, got)
+			}
+		}
+	}
+	swap(`"id":7,`, ``, `"id":7,"extra":1,`, `"id":7,"result":{},`, `"id":7,"error":5,`, `"id":7,"ID":8,`, `"\u0069d":7,`, `"id":7,"id":7,`, ` "id" : 7 , `, `"Id":7,`)
+	swap(`"jsonrpc":"2.0"`, `"jsonrpc":"2.1"`, `"jsonrpc":2.0`, `"jsonrpc":"2\u002e0"`, `"JSONRPC":"2.0"`, `"jsonrpc":"2.0","jsonrpc":"2.0"`)
+	swap(`"method":"tools/`, `"method":"TOOLS/`, `"method":"\u0074ools/`, `"Method":"tools/`, `"method":"tools//`)
+	swap(`"params":{`, `"params":{"cursor":"","`[:21], `"params":{"cursor":"x",`, `"params":{"cursor":null,`, `"params":{"Cursor":"x",`, `"params":{"other":{"a":1e400},`, `"params":{"requestState":"s",`, `"params":{"inputResponses":{},`, `"params":{"_META":{},`, `"params":{"task":{"ttl":1},`, `"Params":{`)
+	if before, _, ok := strings.Cut(body, `"params":`); ok {
+		for _, p := range []string{`"params":null}`, `"params":[]}`, `"params":{}}`, `"params":"x"}`, `"params":{"_meta":null}}`, `"params":{"_meta":[]}}`, `"params":{"_meta":{}}}`} {
+			out = append(out, before+p)
+		}
+		out = append(out, strings.TrimSuffix(before, ",")+"}")
+	}
+	swap(`"name":"list_nodes"`, `"name":"LIST_NODES"`, `"name":"\u006cist_nodes"`, `"name":"list_nodes "`, `"name":""`, `"name":null`, `"name":5`, `"Name":"list_nodes"`, `"name":"no_such"`, `"name":"trace_slow_io"`, `"name":"list_tokens"`, `"name":"`+checkTask+`"`, `"name":"list_nodes","NAME":"x"`, `"n\u0061me":"list_nodes"`)
+	swap(`"arguments":{"limit":3}`, `"arguments":{"limit":3,"limit":4}`, `"Arguments":{}`, `"arguments":{"\u006cimit":3}`, `"arguments":{"limit":3},"arguments":{}`, `"arguments":{"limit":`+strings.Repeat("[", 70)+strings.Repeat("]", 70)+`}`, `"arguments":{"limit":01}`, `"arguments":{"limit":3,}`, "\"arguments\":{\"node\":\"\xff\"}", "\"arguments\":{\"node\":\"a\nb\"}")
+	return out
+}
+
+// oddMeta are metadata, whole and broken.
+func oddMeta() []string {
+	const version, able, client = `"io.modelcontextprotocol/protocolVersion":"2026-07-28"`, `"io.modelcontextprotocol/clientCapabilities":`, `"io.modelcontextprotocol/clientInfo":`
+	out := []string{``, version, able + `{}`, able + `{},` + version, version + `,` + able + `null`, version + `,` + able + `[]`, `"io.modelcontextprotocol/protocolVersion":"2025-11-25",` + able + `{}`, `"io.modelcontextprotocol/protocolVersion":5,` + able + `{}`,
+		`"io.modelcontextprotocol/protocolVersion":"2026-07-28 ",` + able + `{}`, `"io.modelcontextprotocol/protocolVersion":"2026\u002d07-28",` + able + `{}`, `"io.modelcontextprotocol\/protocolVersion":"2026-07-28",` + able + `{}`, `"io.modelcontextprotocol/":1`, `"io.modelcontextprotocol/x":1`}
+	for _, caps := range []string{`{"roots":{}}`, `{"roots":{"listChanged":true}}`, `{"roots":{"listChanged":1}}`, `{"roots":null}`, `{"roots":[]}`, `{"sampling":{}}`, `{"sampling":{"tools":{},"context":{}}}`, `{"sampling":{"tools":[]}}`, `{"sampling":5}`, `{"elicitation":{"form":{},"url":{}}}`, `{"elicitation":{"form":{"a":1}}}`,
+		`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, `{"extensions":{"a/b":{"c":[1,"x",true,null]}}}`, `{"extensions":{"a/b":1e999}}`, `{"extensions":{"a/b":1e5}}`, `{"extensions":{"a/b":12345678901234567890}}`, `{"extensions":{"a/b":"\ud800"}}`, `{"extensions":[]}`, `{"experimental":{"x":{}}}`, `{"experimental":"x"}`, `{"other":{}}`, `{ }`, `{"Roots":5}`} {
+		out = append(out, version+`,`+able+caps)
+	}
+	for _, info := range []string{`{"name":"x","version":"1"}`, `{"name":"x","version":"1","title":"t","description":"d","websiteUrl":"u"}`, `{"name":"x","version":"1","icons":[{"src":"u"}]}`, `{"name":5}`, `{}`, `null`, `"x"`, `[]`, `{"name":"\u003c"}`, `{"name":null}`, `{"Name":5}`} {
+		out = append(out, version+`,`+able+`{},`+client+info)
+	}
+	for _, more := range []string{`"progressToken":1`, `"progressToken":"p"`, `"progressToken":null`, `"progressToken":1.5`, `"progressToken":{}`, `"progressToken":1e999`, `"traceparent":"00-a-b-01"`, `"x/y":{"z":[1,2]}`, `"x":"\u0000"`, `"x":-1`, `"x":1e5`, `"io.modelcontextprotocol/logLevel":"debug"`, `"io.modelcontextprotocol/logLevel":5`, `"io.modelcontextprotocol/related-task":{"taskId":"x"}`, `"":1`, `"\u0061":1`} {
+		out = append(out, more, version+`,`+able+`{},`+more)
+	}
+	return out
+}
+
+// FuzzBothWays looks for a request that the two ways answer differently.
+func FuzzBothWays(f *testing.F) {
+	for _, base := range [][2]string{{"tools/list", ""}, {"tools/call", `"name":"list_nodes","arguments":{"limit":3}`}} {
+		for _, q := range eras(asked{}, base[0], base[1]) {
+			f.Add(q.body, q.header.Get(versionHeader), q.header.Get(modernHeaderMark), q.header.Get("Mcp-Name"), "application/json, text/event-stream", "application/json", "", uint8(0))
+		}
+	}
+	for i, meta := range oddMeta() {
+		q := modernAsked(asked{}, "tools/call", `"name":"get_node","arguments":{"node":"node-001"}`, meta)
+		f.Add(q.body, modernVersion, "tools/call", "get_node", "*/*", "application/json; charset=utf-8", "schemas=1", uint8(i))
+	}
+	w, l := bothWays(f, func(c *Config) { c.ReadOnly = true })
+	bearers := []string{"read", "admin", "read@globex", "read#db", "payloads", "read#late"}
+	f.Fuzz(func(t *testing.T, body, version, method, name, accept, kind, query string, bearer uint8) {
+		q := asked{bearer: bearers[int(bearer)%len(bearers)], query: query, body: body, header: http.Header{}}
+		for k, v := range map[string]string{versionHeader: version, modernHeaderMark: method, "Mcp-Name": name, "Accept": accept, "Content-Type": kind} {
+			if q.header[k] = []string{v}; v == "" {
+				q.header[k] = nil
+			}
+		}
+		demandEqual(t, w, l, q)
+	})
+}
+
+// TestAbandonedReads: the end of a request of the new era reaches the tool; a
+// call of the initialize era runs out. The record says how it ended.
+func TestAbandonedReads(t *testing.T) {
+	for _, sdkOnly := range []bool{false, true} {
+		for version, want := range map[string]string{modernVersion: "wait_here failed cancelled", lastLegacy: "wait_here ok"} {
+			w, l := bothWays(t, nil)
+			w.h.sdkOnly = sdkOnly
+			began, release := make(chan struct{}), make(chan struct{})
+			w.withTool("wait_here", nil, func(ctx context.Context, _ Call) (Answer, error) {
+				close(began)
+				select {
+				case <-ctx.Done():
+					return Answer{}, ctx.Err()
+				case <-release:
+					return Answer{Body: map[string]any{}, Text: "waited"}, nil
+				}
+			})
+			list := eras(asked{}, "tools/call", `"name":"wait_here"`)
+			q := list[len(list)-1]
+			if version == lastLegacy {
+				q = list[len(list)-2]
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/t/acme/mcp", bytes.NewReader([]byte(q.body)))
+			req.Header = q.header
+			req.Header["Authorization"], req.Header["Content-Type"], req.Header["Accept"] = []string{"Bearer read"}, []string{"application/json"}, []string{"*/*"}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				w.signIn(w.h).ServeHTTP(httptest.NewRecorder(), req)
+			}()
+			<-began
+			cancel()
+			if version == lastLegacy {
+				close(release)
+			}
+			<-done
+			if got := l.take(); len(got) != 1 || got[0] != want {
+				t.Errorf("%s, SDK alone %t: recorded %q, want %q", version, sdkOnly, got, want)
+			}
+			if got := w.h.beside.Load() > 0; got == sdkOnly {
+				t.Errorf("%s: beside the SDK %t", version, got)
+			}
+		}
+	}
+}
