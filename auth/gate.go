@@ -50,7 +50,7 @@ func (g *Gate) Bearer(next http.Handler) http.Handler { return g.guard(next, fal
 
 // BearerOrSession lets bearers through, and dashboard sessions when a request
 // has no Authorization header at all. A session's write (any method but GET,
-// HEAD and OPTIONS) must carry the session's CSRF token and, if it carries an
+// HEAD and OPTIONS, and whatever stands behind LikeWrite) must carry the session's CSRF token and, if it carries an
 // Origin, this server's own.
 func (g *Gate) BearerOrSession(next http.Handler) http.Handler { return g.guard(next, true) }
 
@@ -98,6 +98,17 @@ type evenSuspendedKey struct{}
 func EvenSuspended(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), evenSuspendedKey{}, true)))
+	})
+}
+
+type likeWriteKey struct{}
+
+// LikeWrite stands before BearerOrSession on a read that costs much or leaves
+// something behind: a session must prove for it what it proves for a write,
+// since a link of another site sends the cookie along.
+func LikeWrite(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), likeWriteKey{}, true)))
 	})
 }
 

@@ -78,7 +78,7 @@ func (s *Sessions) authenticate(r *http.Request, slug string) (tenants.Scope, er
 	if err != nil {
 		return tenants.Scope{}, err
 	}
-	if !safe(r.Method) && !s.sameSite(r, value) {
+	if (!safe(r.Method) || r.Context().Value(likeWriteKey{}) != nil) && !s.sameSite(r, value) {
 		return tenants.Scope{}, failed(CSRF)
 	}
 	return scope, nil

@@ -216,7 +216,7 @@ func (s *Server) routes() *chi.Mux {
 	own.Get(base+"/tenant", s.answer(s.getTenant))
 	own.Put(base+"/tenant", s.answer(s.setTenant))
 	admin.Delete(base+"/tenant", s.answer(s.deleteTenant))
-	all.With(within(exportTimeout)).With(door...).With(known...).With(g.Gate.Require(tenants.Admin), s.recordedAlways(true)).Get(base+"/tenant/export", s.exportTenant)
+	all.With(within(exportTimeout)).With(door...).With(auth.LikeWrite).With(known...).With(g.Gate.Require(tenants.Admin), s.recordedAlways(true)).Get(base+"/tenant/export", s.exportTenant)
 
 	r.With(door...).Get("/t/{tenant}/connect", s.connectPage)
 	r.With(door...).Get("/t/{tenant}/connect.json", s.connect)

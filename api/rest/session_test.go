@@ -71,6 +71,22 @@ func TestSessionLife(t *testing.T) {
 	if r := w.do("DELETE", at, "", "", cookie); r.StatusCode != 403 {
 		t.Errorf("a sign-out without the CSRF token: %d", r.StatusCode)
 	}
+	// An export is a read that a link of another site must not start.
+	export := "/t/acme/api/v1/tenant/export"
+	for _, method := range []string{"GET", "HEAD"} {
+		if r := w.do(method, export, "", "", cookie); r.StatusCode != 403 || r.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s of an export by the cookie alone: %d %.200s", method, r.StatusCode, r.body)
+		}
+	}
+	if r := w.do("GET", export, "", "", cookie, csrf, header{"Sec-Fetch-Site", "cross-site"}); r.StatusCode != 403 || r.problem(t).Reason != "credential_csrf" {
+		t.Errorf("an export for another site: %d %.200s", r.StatusCode, r.body)
+	}
+	if got, err := w.dir.Tenant(t.Context(), w.acme); err != nil || got.ExportedAt != nil {
+		t.Errorf("%v, exported %v", err, got.ExportedAt)
+	}
+	if r := w.do("GET", export, "", "", cookie, csrf); r.StatusCode != 200 || !strings.Contains(string(r.body), `{"end":`) {
+		t.Errorf("an export with the CSRF token: %d %.200s", r.StatusCode, r.body)
+	}
 	if r := w.do("DELETE", at, "", "", cookie, csrf); r.StatusCode != 204 || !strings.Contains(r.Header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("sign-out: %d %v", r.StatusCode, r.Header)
 	}

@@ -802,7 +802,8 @@ export interface paths {
          * @description Needs telltale:admin and all nodes. One JSON object a line, {"table", "row"};
          *     the last line, {"end": {"rows", "sha256"}}, is there only when the export is
          *     whole; sha256 is that of all bytes before it. Packed values are
-         *     hexadecimal. Rows come from one moment.
+         *     hexadecimal. Rows come from one moment. With a session cookie the header
+         *     Telltale-CSRF is required, as for a write: a link alone exports nothing.
          */
         get: operations["exportTenant"];
         put?: never;
@@ -4052,7 +4053,10 @@ export interface operations {
     exportTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description The csrf of the session; required with a session cookie, ignored with a bearer token. */
+                "Telltale-CSRF"?: components["parameters"]["CSRF"];
+            };
             path: {
                 /**
                  * @description The tenant's slug.
