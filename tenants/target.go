@@ -19,3 +19,6 @@ type Target struct {
 	Off     string // why the component or a signal of it is off there; empty: it is not known to be
 	Matched int    // how many nodes the query found, beyond Limit too
 }
+
+// Key is the target's id and name in one word: a node that is still called so.
+func (t Target) Key() string { return t.Node.String() + "/" + t.Name }

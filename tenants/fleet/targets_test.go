@@ -6,11 +6,71 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 )
+
+// The look inside of a transaction that writes finds what Targets would take,
+// and nothing that it would not.
+func TestQueueTarget(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	one := w.node(w.a, "one", "env", "prod")
+	never := w.node(w.a, "never", "env", "prod")
+	w.node(w.a, "two", "env", "prod")
+	w.node(w.a, "two", "env", "test")
+	gone := w.node(w.a, "gone", "env", "prod")
+	foreign := w.node(w.b, "one", "env", "prod")
+	stale := w.node(w.a, "stale", "env", "test")
+	w.open(stale, facts("m3", "b"))
+	w.advance(2 * tenants.NodeStaleAfter)
+	w.open(one, facts("m1", "b"))
+	w.open(gone, facts("m2", "b"))
+	w.open(foreign, facts("m4", "b"))
+	w.exec(`update node set revoked_at = $1 where node_id = $2`, w.now(), [16]byte(mustID(gone)))
+	caps := []inspector.Capability{{Component: "network", Signal: "drops", Level: inspector.Off, Reason: "EPERM"}, {Component: "network", Signal: "tcp", Level: inspector.Full, Source: "bpf"}}
+	if err := w.s.RecordCapabilities(ctx, one, caps); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, who := range []tenants.Scope{reader(w.a, tenants.Selector{}), reader(w.a, tenants.Selector{Labels: map[string]string{"env": "test"}}),
+		reader(w.a, tenants.Selector{IDs: []tenants.NodeID{mustID(one)}}), reader(w.b, tenants.Selector{})} {
+		for _, ref := range []string{"one", "never", "two", "gone", "stale", "nobody", one.Principal.ID, never.Principal.ID, gone.Principal.ID, foreign.Principal.ID} {
+			for _, signals := range [][]string{nil, {"tcp"}, {"tcp", "drops"}} {
+				q := tenants.TargetQuery{Node: ref, Component: "network", Signals: signals}
+				want := ""
+				if list, err := w.s.Targets(ctx, who, q); err == nil && list[0].Status == string(Online) && list[0].Off == "" {
+					want = list[0].Key()
+					found++
+				}
+				var b pgx.Batch
+				if err := w.s.QueueTarget(&b, who, q); err != nil {
+					t.Fatal(err)
+				}
+				got := "not asked"
+				b.Queue(`select current_setting('telltale.found', true)`).QueryRow(func(r pgx.Row) error { return r.Scan(&got) })
+				if err := w.s.db.Write(ctx, who.Tenant, &b); err != nil || got != want {
+					t.Errorf("%s %s %v: %q, want %q (%v)", who.Nodes, ref, signals, got, want, err)
+				}
+			}
+		}
+	}
+	if found != 14 {
+		t.Errorf("%d were found", found)
+	}
+	bare := tenants.Scope{Tenant: w.a}
+	for what, err := range map[string]error{
+		"neither": w.s.QueueTarget(&pgx.Batch{}, reader(w.a, tenants.Selector{}), tenants.TargetQuery{}),
+		"scope":   w.s.QueueTarget(&pgx.Batch{}, bare, tenants.TargetQuery{Node: "one"}),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
 
 func TestTargets(t *testing.T) {
 	w := newWorld(t)

@@ -18,7 +18,8 @@ type Channel struct {
 	key   nodeKey
 	life  int64
 	out   Outbox
-	ready bool // its former runs are settled; guarded by s.mu
+	ready bool   // its former runs are settled; guarded by s.mu
+	name  string // its key in s.byName; guarded by s.mu
 
 	mu      sync.Mutex
 	closed  bool
@@ -102,7 +103,7 @@ func (c *Channel) Accepted(ctx context.Context, id ID) error {
 func (c *Channel) Progress(ctx context.Context, id ID, p Progress) error {
 	var body []byte
 	if p.Partial != nil {
-		if b, err := encode(p.Partial, inspector.MaxPartialBytes, c.ran(id)); err == nil {
+		if _, b, err := encode(p.Partial, inspector.MaxPartialBytes, c.ran(id)); err == nil {
 			body = b
 		}
 	}
@@ -184,7 +185,7 @@ func (c *Channel) stray(ctx context.Context, id ID) error {
 
 // Rejected says that the node refused a task.
 func (c *Channel) Rejected(ctx context.Context, id ID, r inspector.Refusal) error {
-	return c.end(ctx, id, rejected, Failed, &r, nil)
+	return c.end(ctx, &ending{run: c.run(id), by: rejected, to: Failed, why: &r})
 }
 
 // Finished takes the end of a run, whose result is stored in the same
@@ -202,31 +203,33 @@ func (c *Channel) Finished(ctx context.Context, id ID, o Outcome) error {
 		}
 	}
 	var body []byte
+	var found *inspector.TaskResult
 	if o.Result != nil {
-		b, err := encode(o.Result, inspector.MaxResultBytes, c.ran(id))
+		r, b, err := encode(o.Result, inspector.MaxResultBytes, c.ran(id))
 		if err != nil {
 			by, to, why = failed, Failed, err
 		} else {
-			body = b
+			found, body = r, b
 		}
 	}
 	if to == Completed && body == nil {
 		by, to, why = failed, Failed, &inspector.Refusal{Kind: fault.Internal.String(), Reason: inspector.ReasonTaskFailed, Msg: "the node said that it completed the task and gave no result"}
 	}
-	return c.end(ctx, id, by, to, why, body)
+	return c.end(ctx, &ending{run: c.run(id), by: by, to: to, why: why, result: body, found: found})
 }
 
-func (c *Channel) end(ctx context.Context, id ID, by message, to State, why *inspector.Refusal, body []byte) error {
-	e := &ending{run: c.run(id), by: by, to: to, why: cleanRefusal(why), at: c.s.clock(), result: body}
+// end stores an end by a node's word.
+func (c *Channel) end(ctx context.Context, e *ending) error {
+	e.why, e.at = cleanRefusal(e.why), c.s.clock()
 	c.mu.Lock()
-	if h := c.runs[id]; h != nil {
+	if h := c.runs[e.run.task]; h != nil {
 		e.began, e.alone = h.began, h.alone
 	}
 	c.mu.Unlock()
 	if err := c.s.endRuns(ctx, c.key.tenant, []*ending{e}); err != nil {
 		return err
 	}
-	c.drop(id)
+	c.drop(e.run.task)
 	if !e.done {
 		c.s.counts.add(&c.s.counts.late)
 	}
@@ -262,5 +265,6 @@ func (s *Service) forget(c *Channel) {
 	if s.channels[c.key] == c {
 		delete(s.channels, c.key)
 	}
+	s.unname(c)
 	delete(s.dirt, c)
 }

@@ -30,19 +30,19 @@ const (
 	maxCPUs = 1 << 16
 )
 
-// encode cleans the result of a run and answers it as JSON of at most limit
-// bytes.
-func encode(r *inspector.TaskResult, limit int, ran span) ([]byte, *inspector.Refusal) {
+// encode cleans the result of a run and answers it, and as JSON of at most
+// limit bytes, which reads as the same.
+func encode(r *inspector.TaskResult, limit int, ran span) (*inspector.TaskResult, []byte, *inspector.Refusal) {
 	clean := cleanTimes(cleanResult(*r), ran)
 	b, err := json.Marshal(clean)
 	switch {
 	case err != nil: // a number that JSON cannot hold
-		return nil, &inspector.Refusal{Kind: fault.Internal.String(), Reason: inspector.ReasonTaskFailed, Msg: "the node's result cannot be read"}
+		return nil, nil, &inspector.Refusal{Kind: fault.Internal.String(), Reason: inspector.ReasonTaskFailed, Msg: "the node's result cannot be read"}
 	case len(b) > limit:
-		return nil, &inspector.Refusal{Kind: fault.Exhausted.String(), Reason: inspector.ReasonResultTooLarge,
+		return nil, nil, &inspector.Refusal{Kind: fault.Exhausted.String(), Reason: inspector.ReasonResultTooLarge,
 			Msg: fmt.Sprintf("the node's result has %d bytes, more than %d", len(b), limit), Next: "narrow the target, or ask for fewer events"}
 	}
-	return b, nil
+	return &clean, b, nil
 }
 
 func cleanResult(r inspector.TaskResult) inspector.TaskResult {
@@ -112,6 +112,9 @@ func cleanTimes(r inspector.TaskResult, ran span) inspector.TaskResult {
 	known := len(r.Samples)
 	r.Samples = slices.DeleteFunc(r.Samples, func(e inspector.ResultSample) bool { return !within(e.At, r.From, r.To, timeSlack) })
 	if n := known - len(r.Samples); n > 0 {
+		if len(r.Samples) == 0 {
+			r.Samples = nil
+		}
 		r.Truncated = count(inspector.Plus(r.Truncated, uint64(n)))
 		r.Notes = noted(r.Notes, fmt.Sprintf("%d samples were left out: their times lie outside the run", n))
 	}
@@ -162,6 +165,9 @@ func cleanValues(m map[string]float64) map[string]float64 {
 		if !readable(v) {
 			delete(out, k)
 		}
+	}
+	if len(out) == 0 {
+		return nil
 	}
 	return out
 }

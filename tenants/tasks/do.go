@@ -43,22 +43,22 @@ const queryTime = 5 * time.Second
 // It needs the scope that the kind of task names.
 func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts DoOptions) (Task, error) {
 	var p *plan
+	var moved <-chan struct{}
 	var err error
-	aside(func() { p, err = s.plan(ctx, scope, req) })
-	if err != nil {
-		s.counts.add(&s.counts.refused)
-		return Task{}, err
-	}
-	moved, stop := s.watches.add(p.key, p.duration <= ShortTask && opts.Progress == nil)
-	defer stop()
-	if !p.fanout() && scope.Nodes.All() {
-		s.watches.want(p.key)
-	}
-	// A caller who goes away now is no reason not to know whether it is stored.
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
+	stop := func() {}
+	defer func() { stop() }()
 	aside(func() {
-		if err = s.store(bounded, p); err == nil {
+		if p, err = s.plan(scope, req); err != nil {
+			return
+		}
+		moved, stop = s.watches.add(p.key, p.duration <= ShortTask && opts.Progress == nil)
+		if !p.fanout() && scope.Nodes.All() {
+			s.watches.want(p.key)
+		}
+		// A caller who goes away now is no reason not to know whether it is stored.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if err = s.begin(bounded, p); err == nil {
 			s.counts.add(&s.counts.started)
 			s.send(bounded, p)
 		}
@@ -76,6 +76,7 @@ type plan struct {
 	kind     inspector.TaskKind
 	args     []byte
 	scope    tenants.Scope
+	node     string            // as the caller named it; empty: by labels
 	labels   map[string]string // nil: one node
 	duration time.Duration
 	created  time.Time
@@ -93,7 +94,8 @@ func (p *plan) fanout() bool           { return p.labels != nil }
 func (p *plan) startBefore() time.Time { return p.created.Add(StartWithin) }
 func (p *plan) deadline() time.Time    { return p.startBefore().Add(p.duration + RunGrace) }
 
-func (s *Service) plan(ctx context.Context, scope tenants.Scope, req Request) (*plan, error) {
+// plan checks what can be checked without looking for the nodes.
+func (s *Service) plan(scope tenants.Scope, req Request) (*plan, error) {
 	kind, ok := s.reg.Task(req.Kind)
 	if !ok {
 		return nil, s.unknownKind(req.Kind)
@@ -112,22 +114,47 @@ func (s *Service) plan(ctx context.Context, scope tenants.Scope, req Request) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{key: taskKey{scope.Tenant, ID(uuid.Must(uuid.NewV7()))}, kind: kind, args: raw, scope: scope, duration: queryTime}
+	p := &plan{key: taskKey{scope.Tenant, ID(uuid.Must(uuid.NewV7()))}, kind: kind, args: raw, scope: scope, node: req.Node, duration: queryTime}
 	if args.Has(inspector.ArgDuration) {
 		p.duration = time.Duration(args.Int(inspector.ArgDuration)) * time.Second
 	}
 	if req.Node == "" {
 		p.labels = req.Labels
 	}
-	found, err := s.nodes.Targets(ctx, scope, tenants.TargetQuery{Node: req.Node, Labels: p.labels, Component: kind.Component, Signals: kind.Signals, Limit: MaxRuns + 1})
+	return p, nil
+}
+
+// query looks for the nodes that a plan is meant for.
+func (p *plan) query() tenants.TargetQuery {
+	return tenants.TargetQuery{Node: p.node, Labels: p.labels, Component: p.kind.Component, Signals: p.kind.Signals, Limit: MaxRuns + 1}
+}
+
+// begin finds the nodes and stores the task: in one round trip for a node
+// whose channel is here, when it is the one that its name meant before and
+// nothing stands against it.
+func (s *Service) begin(ctx context.Context, p *plan) error {
+	if t, ok := s.guess(p.key.tenant, p.node); ok {
+		p.runs, p.created = []target{t}, s.clock()
+		if stored, err := s.storeFound(ctx, p); stored || err != nil {
+			return err
+		}
+		p.runs = nil
+	}
+	found, err := s.nodes.Targets(ctx, p.scope, p.query())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.take(s, found); err != nil {
-		return nil, err
+		return err
 	}
 	p.created = s.clock()
-	return p, nil
+	if err := s.store(ctx, p); err != nil {
+		return err
+	}
+	if c := p.runs; !p.fanout() && c[0].channel != nil {
+		s.named(c[0].channel, c[0].Name)
+	}
+	return nil
 }
 
 // take sorts the nodes into those that get a run and those that do not.
@@ -222,36 +249,33 @@ func badArgument(k inspector.TaskKind, err error) error {
 	return e
 }
 
+// storeFound is store for one node, which the database looks for beside it:
+// stored is false when it finds another one, or none that can take the task, and
+// when the place tried is taken.
+func (s *Service) storeFound(ctx context.Context, p *plan) (stored bool, err error) {
+	args, err := p.row(s.replica)
+	if err != nil {
+		return false, err
+	}
+	b := &pgx.Batch{}
+	if err := s.nodes.QueueTarget(b, p.scope, p.query()); err != nil {
+		return false, err
+	}
+	b.Queue(sqlStartFound, append(args, p.runs[0].Key())...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() > 0; return nil })
+	err = s.db.Write(ctx, p.key.tenant, b)
+	return stored && err == nil, err
+}
+
 // store writes the task and its runs. Those whose node's channel is here are
 // DISPATCHED at once; the commit is the promise that they are sent only once.
 func (s *Service) store(ctx context.Context, p *plan) error {
-	t, id := [16]byte(p.key.tenant), [16]byte(p.key.task)
-	var labels []byte
-	if p.fanout() {
-		b, err := json.Marshal(p.labels)
-		if err != nil {
-			return err
-		}
-		labels = b
+	args, err := p.row(s.replica)
+	if err != nil {
+		return err
 	}
-	nodes, names, reasons := [][16]byte{}, []string{}, []string{}
-	for _, n := range p.skipped {
-		node, err := tenants.ParseNodeID(n.Node)
-		if err != nil {
-			return err
-		}
-		nodes, names, reasons = append(nodes, node), append(names, n.Name), append(reasons, n.Reason)
-	}
-	who := p.scope.Principal
-	// Most tenants have most of their places free: the first one tried is any.
-	state, insert, place := Created, sqlStart, 1+rand.IntN(MaxActive)
+	insert := sqlStart
 	if len(p.runs) == 0 {
-		state, insert, place = sum(nil), sqlInsertEnded, 0
-	}
-	args := []any{t, id, p.kind.Name, p.args, place, string(who.Kind), who.ID, who.Name, p.scope.Granted.Effective().Words(), labels, len(p.runs),
-		p.created, p.startBefore(), p.deadline().Add(DeadlineGrace), p.created.Add(TicketLife), string(state), nodes, names, reasons}
-	if len(p.runs) > 0 {
-		args = append(args, p.rows(s.replica)...)
+		insert = sqlInsertEnded
 	}
 	for {
 		stored, active := false, 0
@@ -263,7 +287,7 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 			continue
 		}
 		if err == nil && !stored {
-			active, _, err = tenantdb.QueryOne(ctx, s.db, p.key.tenant, sqlCountActive, []any{t}, pgx.RowTo[int])
+			active, _, err = tenantdb.QueryOne(ctx, s.db, p.key.tenant, sqlCountActive, args[:1], pgx.RowTo[int])
 		}
 		switch {
 		case err != nil:
@@ -277,6 +301,39 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 		// Another start took the same place at the same moment: take another
 		// one, for as long as ctx lasts.
 	}
+}
+
+// row are the parameters of sqlStart, or of sqlInsertEnded without any run.
+func (p *plan) row(replica string) ([]any, error) {
+	var labels []byte
+	if p.fanout() {
+		b, err := json.Marshal(p.labels)
+		if err != nil {
+			return nil, err
+		}
+		labels = b
+	}
+	nodes, names, reasons := [][16]byte{}, []string{}, []string{}
+	for _, n := range p.skipped {
+		node, err := tenants.ParseNodeID(n.Node)
+		if err != nil {
+			return nil, err
+		}
+		nodes, names, reasons = append(nodes, node), append(names, n.Name), append(reasons, n.Reason)
+	}
+	who := p.scope.Principal
+	// Most tenants have most of their places free: the first one tried is any.
+	state, place := Created, 1+rand.IntN(MaxActive)
+	if len(p.runs) == 0 {
+		state, place = sum(nil), 0
+	}
+	args := []any{[16]byte(p.key.tenant), [16]byte(p.key.task), p.kind.Name, p.args, place, string(who.Kind), who.ID, who.Name,
+		p.scope.Granted.Effective().Words(), labels, len(p.runs), p.created, p.startBefore(), p.deadline().Add(DeadlineGrace), p.created.Add(TicketLife),
+		string(state), nodes, names, reasons}
+	if len(p.runs) > 0 {
+		args = append(args, p.rows(replica)...)
+	}
+	return args, nil
 }
 
 // rows are the parameters of sqlStart that are about the runs.

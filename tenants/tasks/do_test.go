@@ -317,13 +317,15 @@ func TestActiveLimit(t *testing.T) {
 	ctx := t.Context()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
+	ch, _ := w.n1.open(w.s, 1) // one of them looks for the node beside storing, the other one before
+	w.s.named(ch, "n1")
 	reasons := map[string]int{}
 	for i := range MaxActive + 20 {
 		wg.Go(func() {
 			s := []*Service{w.s, w.s2}[i%2]
-			p, err := s.plan(ctx, w.me(), drops("n1", 5))
+			p, err := s.plan(w.me(), drops("n1", 5))
 			if err == nil {
-				err = s.store(ctx, p)
+				err = s.begin(ctx, p)
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -21,11 +21,12 @@ type ending struct {
 	to     State
 	why    *inspector.Refusal // clean; nil: no reason
 	at     time.Time
-	began  *time.Time // when the node accepted it, if that is known here
-	result []byte     // JSON; nil: what is there stays
-	alone  bool       // the run is known to be its task's only one
-	done   bool       // set: this end took place
-	closed bool       // set: it was the last of its task
+	began  *time.Time            // when the node accepted it, if that is known here
+	result []byte                // JSON; nil: what is there stays
+	found  *inspector.TaskResult // what result reads as
+	alone  bool                  // the run is known to be its task's only one
+	done   bool                  // set: this end took place
+	closed bool                  // set: it was the last of its task
 
 	// Set with done, as the row has them.
 	name     string

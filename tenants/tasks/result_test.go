@@ -87,7 +87,7 @@ func TestResultNumbers(t *testing.T) {
 	for range inspector.MaxResultRows + 2 {
 		r.Rows = append(r.Rows, inspector.ResultRow{Count: huge, Values: map[string]float64{"big": -1e308, "ok": -1}})
 	}
-	b, refusal := encode(r, inspector.MaxResultBytes, span{start, start.Add(time.Second)})
+	_, b, refusal := encode(r, inspector.MaxResultBytes, span{start, start.Add(time.Second)})
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -198,8 +198,28 @@ func TestTheHandedEndIsTheStoredOne(t *testing.T) {
 	ctx := t.Context()
 	ch, _ := w.n1.open(w.s, 1)
 	why := &inspector.Refusal{Kind: "UNAVAILABLE", Reason: "task_failed", Arg: "pid", Msg: "it broke", Next: "mend it"}
+	rich := func() *inspector.TaskResult { // everything that a result can have, and everything empty
+		at := w.now().In(time.FixedZone("", 3600)).Add(123456789)
+		return &inspector.TaskResult{From: at.Add(-time.Second), To: at, Totals: map[string]uint64{"drops": 1, "most": 1 << 63},
+			Rows: []inspector.ResultRow{
+				{Labels: map[string]string{"reason": "X\xff"}, Count: 3, Values: map[string]float64{"p99_us": 1.25, "odd": math.NaN()}, Stack: []string{"a", "b"}, Benign: true},
+				{Labels: map[string]string{}, Values: map[string]float64{"odd": math.Inf(1)}, Stack: []string{}},
+			},
+			Samples: []inspector.ResultSample{{At: at, Labels: map[string]string{"a": "b"}, Values: map[string]float64{}, Stack: []string{"c"}}, {At: at.Add(time.Hour)}},
+			Profile: &inspector.Profile{Hz: 99, CPUs: 2, Seconds: 1.5, Samples: 7, Top: []inspector.ProfileFrame{{Function: "f", Module: "m", Self: 1, Total: 2, Share: 0.5}}},
+			Lost:    1, OtherRows: 2, OtherCount: 3, Truncated: 4, SampleRate: 5, Unknown: 6, StoppedFor: "cpu", Notes: []string{"note\u202e", ""},
+			Next: []inspector.NextStep{{Tool: "list_events", Args: map[string]any{"n": 2.0, "yes": true, "s": "x", "list": []any{"a", 1.0}, "none": nil}, Why: "why"}, {}}}
+	}
+	late := func() *inspector.TaskResult { // every sample lies outside of the run
+		r := rich()
+		r.Samples, r.Profile, r.Notes, r.Next, r.Rows = r.Samples[1:], &inspector.Profile{}, []string{}, []inspector.NextStep{}, nil
+		return r
+	}
 	for name, o := range map[string]Outcome{
 		"completed": done(9),
+		"rich":      {State: Completed, Result: rich()},
+		"late":      {State: Completed, Result: late()},
+		"and bad":   {State: Failed, Result: rich(), Refusal: why},
 		"failed":    {State: Failed, Result: result(3), Refusal: why},
 		"cancelled": {State: Cancelled, Result: result(4)},
 		"bare":      {State: Failed, Refusal: why}, // its partial result is in the database alone

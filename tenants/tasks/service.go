@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
@@ -19,6 +20,9 @@ import (
 // satisfies it.
 type Nodes interface {
 	Targets(ctx context.Context, scope tenants.Scope, q tenants.TargetQuery) ([]tenants.Target, error)
+	// QueueTarget queues the look for a named node before statements that need
+	// it: the setting telltale.found is its Key while it can take work, or empty.
+	QueueTarget(b *pgx.Batch, scope tenants.Scope, q tenants.TargetQuery) error
 }
 
 // Bus carries hints between replicas. *tenantdb.Bus satisfies it.
@@ -57,6 +61,7 @@ type Service struct {
 
 	mu       sync.Mutex
 	channels map[nodeKey]*Channel
+	byName   map[nodeName]*Channel // channels under the name that their node had when a task was last meant for it
 	claims   map[runKey]struct{}   // runs that wait to be claimed here
 	dirt     map[*Channel]struct{} // channels with something to write
 	untold   map[taskKey]struct{}  // tasks that moved, for the other replicas to hear a little later
@@ -75,6 +80,10 @@ type (
 	nodeKey struct {
 		tenant tenants.TenantID
 		node   tenants.NodeID
+	}
+	nodeName struct {
+		tenant tenants.TenantID
+		name   string
 	}
 	runKey struct {
 		taskKey
@@ -115,7 +124,7 @@ func New(db *tenantdb.DB, reg *inspector.Registry, nodes Nodes, bus Bus, cfg Con
 	}
 	return &Service{db: db, reg: reg, nodes: nodes, bus: bus, replica: cfg.Replica, now: cfg.Now, log: log,
 		watches: watches{m: map[taskKey]*watched{}}, counts: counters{ended: map[State]uint64{}},
-		channels: map[nodeKey]*Channel{}, claims: map[runKey]struct{}{}, dirt: map[*Channel]struct{}{}, untold: map[taskKey]struct{}{},
+		channels: map[nodeKey]*Channel{}, byName: map[nodeName]*Channel{}, claims: map[runKey]struct{}{}, dirt: map[*Channel]struct{}{}, untold: map[taskKey]struct{}{},
 		toClaim: make(chan struct{}, 1), toWrite: make(chan struct{}, 1), toTell: make(chan struct{}, 1)}
 }
 
@@ -278,14 +287,4 @@ func (s *Service) hint(topic string, k taskKey) {
 func (s *Service) goesOn(k taskKey) {
 	s.watches.wake(k, true)
 	s.hint(topicGoesOn, k)
-}
-
-// channel answers the open channel of a node, nil when this replica has none.
-func (s *Service) channel(k nodeKey) *Channel {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.channels[k]; c != nil && c.ready {
-		return c
-	}
-	return nil
 }

@@ -14,6 +14,10 @@ const (
 	// messages and its start.
 	sqlStart = `with place(i) as (values ($5::int)),` + sqlStartIn
 
+	// The same for a node that the look which the batch began with has found:
+	// $27 is its tenants.Target.Key.
+	sqlStartFound = `with place(i) as (select $5::int where current_setting('telltale.found', true) = $27::text),` + sqlStartIn
+
 	// The same at whichever place is free; $5 is MaxActive.
 	sqlStartFree = `
 with place as (

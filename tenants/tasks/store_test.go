@@ -15,7 +15,7 @@ func TestPrepare(t *testing.T) {
 	args := make([]any, 2)
 	only := visible(tenants.Selector{IDs: []tenants.NodeID{{1}}, Labels: map[string]string{"a": "b", "c": "d"}}, &args)
 	for role, list := range map[string][]string{
-		"telltale_app": {sqlStart, sqlStartFree, sqlInsertEnded, sqlCountActive, sqlLockTask, sqlEndRun, sqlCloseTask, sqlNodesOf, sqlAskCancel, sqlTask,
+		"telltale_app": {sqlStart, sqlStartFound, sqlStartFree, sqlInsertEnded, sqlCountActive, sqlLockTask, sqlEndRun, sqlCloseTask, sqlNodesOf, sqlAskCancel, sqlTask,
 			sqlRuns + only + sqlRunsTail, sqlSkipped + only, sqlStates, sqlList + sqlListAll + " limit 1", sqlList + fmt.Sprintf(sqlListSome, only, only)},
 		"telltale_ingest": {sqlLockTask, sqlEndRun, sqlPutResult, sqlCloseTask, sqlEndAlone, sqlUnclaimed, sqlClaim, sqlRenew, sqlProgress, sqlPutPartials, sqlEnded,
 			sqlTurn, sqlOfNode, sqlAdopt, sqlLetGo, sqlSignatures},

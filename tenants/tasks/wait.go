@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
@@ -37,10 +36,10 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 			case <-moved:
 			}
 		}
-		var t Task
-		var ready bool
-		var err error
-		aside(func() { t, ready, err = s.look(ctx, scope, p, long, opts.Progress != nil) })
+		t, ready, err := s.handed(p)
+		if !ready && err == nil {
+			aside(func() { t, ready, err = s.look(ctx, scope, p, long, opts.Progress != nil) })
+		}
 		if err == nil && s.blind.CompareAndSwap(true, false) {
 			s.log.Info("tasks: waiting callers look again")
 		}
@@ -61,14 +60,20 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 	}
 }
 
-// look reads a task that is waited for. ready: the caller gets it as it is.
-// The whole of a fan-out is read only then, or for progress; what this replica
-// has just stored is not read at all.
-func (s *Service) look(ctx context.Context, scope tenants.Scope, p *plan, long, progress bool) (t Task, ready bool, err error) {
-	if e := s.watches.known(p.key); e != nil && e.result != nil {
-		t, err := p.ended(e, s.clock())
-		return t, err == nil, err
+// handed answers the task of one node whose end with a result this replica has
+// just stored: it is not read again.
+func (s *Service) handed(p *plan) (t Task, ready bool, err error) {
+	e := s.watches.known(p.key)
+	if e == nil || e.found == nil {
+		return Task{}, false, nil
 	}
+	t, err = p.ended(e, s.clock())
+	return t, err == nil, err
+}
+
+// look reads a task that is waited for. ready: the caller gets it as it is.
+// The whole of a fan-out is read only then, or for progress.
+func (s *Service) look(ctx context.Context, scope tenants.Scope, p *plan, long, progress bool) (t Task, ready bool, err error) {
 	if p.fanout() && !progress {
 		states, err := tenantdb.Query(ctx, s.db, p.key.tenant, sqlStates, []any{[16]byte(p.key.tenant), [16]byte(p.key.task)}, func(r pgx.CollectableRow) (run Run, err error) {
 			err = r.Scan((*string)(&run.Status), &run.Reason)
@@ -91,10 +96,7 @@ func (p *plan) ended(e *ending, now time.Time) (Task, error) {
 	t := Task{Ticket: p.key.task.String(), Kind: p.kind.Name, By: principalText(string(who.Kind), who.ID, who.Name), CreatedAt: p.created,
 		Deadline: p.deadline().Add(DeadlineGrace), ExpiresAt: p.created.Add(TicketLife), Coverage: tenants.Coverage{NotCovered: []tenants.NotCovered{}}}
 	run := Run{Node: e.run.node.String(), Name: e.name, Status: e.to, Reason: why.Reason, Message: why.Msg, Next: why.Next, ErrorKind: why.Kind, Arg: why.Arg,
-		StartedAt: utc(e.started), EndedAt: &e.at, Progress: float64(e.permille) / 1000, Partial: e.to != Completed, Result: &inspector.TaskResult{}}
-	if err := json.Unmarshal(e.result, run.Result); err != nil {
-		return t, err
-	}
+		StartedAt: utc(e.started), EndedAt: &e.at, Progress: float64(e.permille) / 1000, Partial: e.to != Completed, Result: e.found}
 	t.Runs = []Run{run}
 	if err := json.Unmarshal(p.args, &t.Args); err != nil {
 		return t, err
