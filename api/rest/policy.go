@@ -47,13 +47,14 @@ func viewPolicy(p tenants.Policy) policyBody {
 type quotasView struct {
 	Set       policyBody `json:"set"`
 	Effective policyBody `json:"effective"`
+	Most      policyBody `json:"most"` // how far an administrator may go
 	UpdatedAt *time.Time `json:"updated_at,omitempty"`
 	UpdatedBy string     `json:"updated_by,omitempty"`
 }
 
 func (s *Server) viewQuotas(c *call, p access.PolicyState) quotasView {
 	c.version(p.UpdatedAt)
-	v := quotasView{Set: viewPolicy(p.Set), Effective: viewPolicy(p.Effective()), UpdatedBy: p.UpdatedBy}
+	v := quotasView{Set: viewPolicy(p.Set), Effective: viewPolicy(p.Effective()), Most: viewPolicy(p.Most()), UpdatedBy: p.UpdatedBy}
 	if !p.UpdatedAt.IsZero() {
 		v.UpdatedAt = &p.UpdatedAt
 	}

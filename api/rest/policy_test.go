@@ -25,11 +25,13 @@ func TestQuotasKeepWhatIsAbsent(t *testing.T) {
 		{`{"principal_rate":5}`, policyBody{PrincipalRate: 5, TenantRate: 900, MaxTokens: 50_000, FirstScopes: []string{"telltale:read", "telltale:diagnose"}}},
 		{`{}`, policyBody{PrincipalRate: 5, TenantRate: 900, MaxTokens: 50_000, FirstScopes: []string{"telltale:read", "telltale:diagnose"}}},
 		{`{"first_scopes":null,"principal_rate":null,"tenant_rate":0}`, policyBody{MaxTokens: 50_000}},
+		{`{"max_tokens":3}`, policyBody{MaxTokens: 3}},
+		{`{"max_tokens":50000}`, policyBody{MaxTokens: 50_000}}, // back to what the operator gave
 	} {
 		r := w.do("PUT", "/t/acme/api/v1/quotas", w.admin, c.body)
 		var got quotasView
 		w.must(json.Unmarshal(r.body, &got))
-		if d := cmp.Diff(c.want, got.Set); d != "" || r.StatusCode != 200 {
+		if d := cmp.Diff(c.want, got.Set); d != "" || r.StatusCode != 200 || got.Most.MaxTokens != 50_000 {
 			t.Errorf("%s: %d %s", c.body, r.StatusCode, d)
 		}
 	}

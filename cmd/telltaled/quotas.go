@@ -70,13 +70,13 @@ func tenantQuotas(ctx context.Context, e env, args []string) error {
 				return err
 			}
 		}
-		set, works := state.Set, state.Effective()
-		return table(e.stdout, "QUOTA\tSET\tEFFECTIVE", func(row func(...any)) error {
+		set, works, most := state.Set, state.Effective(), state.Most()
+		return table(e.stdout, "QUOTA\tSET\tEFFECTIVE\tADMINISTRATOR MAX", func(row func(...any)) error {
 			for _, n := range numbers {
-				row(n.name, pick(*n.of(&set) == 0, "default", strconv.Itoa(*n.of(&set))), *n.of(&works))
+				row(n.name, pick(*n.of(&set) == 0, "default", strconv.Itoa(*n.of(&set))), *n.of(&works), *n.of(&most))
 			}
-			row("scopes", pick(set.Scopes == 0, "default", shortScopes(set.Scopes)), shortScopes(works.Scopes))
-			row("first-scopes", pick(set.FirstScopes == 0, "default", shortScopes(set.FirstScopes)), shortScopes(works.FirstScopes))
+			row("scopes", pick(set.Scopes == 0, "default", shortScopes(set.Scopes)), shortScopes(works.Scopes), "-")
+			row("first-scopes", pick(set.FirstScopes == 0, "default", shortScopes(set.FirstScopes)), shortScopes(works.FirstScopes), "-")
 			if changed {
 				fmt.Fprintf(e.stderr, "the quotas of tenant %s are changed; every replica follows within %s\n", args[0], tenants.RevocationDelay)
 			}

@@ -299,3 +299,46 @@ func TestPolicy(t *testing.T) {
 	_, err = w.SetPolicy(t.Context(), w.acme, tenants.Policy{MaxNodes: 1_000_001}, nil)
 	wantFault(t, err, fault.Invalid, "invalid_argument")
 }
+
+// What the operator gave beyond the default stays the bound of the tenant's
+// administrator, however low it sets it meanwhile; an operator's new number
+// replaces it, and one that the operator does not touch stays.
+func TestCeilingOfTheOperator(t *testing.T) {
+	w := newWorld(t)
+	own := w.acme
+	own.Principal.Kind = tenants.TokenPrincipal
+	must := func(sc tenants.Scope, p tenants.Policy) PolicyState {
+		t.Helper()
+		state, err := w.SetPolicy(t.Context(), sc, p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := w.Policy(t.Context(), sc)
+		if d := cmp.Diff(state.Most(), read.Most()); d != "" || err != nil {
+			t.Fatalf("%v %s", err, d)
+		}
+		return state
+	}
+	refused := func(p tenants.Policy, field, words string) {
+		t.Helper()
+		_, err := w.SetPolicy(t.Context(), own, p, nil)
+		if f := fault.Of(err); f == nil || f.Kind != fault.Invalid || f.Field != field || !strings.Contains(f.Msg, words) || f.Next == "" {
+			t.Errorf("%v, want %s with %q", err, field, words)
+		}
+	}
+	must(w.acme, tenants.Policy{MaxNodes: 90_000, MaxTokens: 7000})
+	for _, n := range []int{90_000, 10, 0, 90_000, 50_000} {
+		if got := must(own, tenants.Policy{MaxNodes: n}).Most(); got.MaxNodes != 90_000 || got.MaxTokens != 7000 || got.TenantRate != tenants.DefaultTenantRate {
+			t.Errorf("%+v", got)
+		}
+	}
+	refused(tenants.Policy{MaxNodes: 90_001}, "max_nodes", "want 1 to 90000, which the operator of this server gave")
+	must(w.acme, tenants.Policy{MaxNodes: 50_000, MaxTokens: 6000}) // max_nodes is as it was
+	must(own, tenants.Policy{MaxNodes: 90_000})
+	refused(tenants.Policy{MaxTokens: 6001}, "max_tokens", "want 1 to 6000, which")
+	must(w.acme, tenants.Policy{}) // back to the default
+	refused(tenants.Policy{MaxNodes: tenants.DefaultMaxNodes + 1}, "max_nodes", fmt.Sprintf("want 1 to %d, or 0", tenants.DefaultMaxNodes))
+	if of, err := w.Policy(t.Context(), w.globex); err != nil || of.Most().MaxTokens != tenants.DefaultMaxTokens {
+		t.Errorf("globex: %+v, %v", of, err)
+	}
+}

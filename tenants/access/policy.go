@@ -36,6 +36,37 @@ type PolicyState struct {
 	Set       tenants.Policy // zero fields: the server's defaults
 	UpdatedAt time.Time      // zero: never set
 	UpdatedBy string
+
+	// Given is what the operator of the server gave beyond the default, by the
+	// limit's field, whatever the tenant's administrators set since.
+	Given map[string]int
+}
+
+// Most is how far an administrator of the tenant may go: the server's default,
+// or what the operator of the server gave beyond it. It says nothing of scopes.
+func (p PolicyState) Most() tenants.Policy {
+	var out tenants.Policy
+	for _, l := range limits {
+		*l.of(&out) = min(l.most, max(l.otherwise, p.Given[l.field], *l.of(&p.Set)))
+	}
+	return out
+}
+
+// givenAfter is what the operator has given once p is set: an operator's new
+// number counts from now on, an administrator's takes nothing back.
+func (p PolicyState) givenAfter(sc tenants.Scope, set tenants.Policy) map[string]int {
+	out := map[string]int{}
+	most := p.Most()
+	for _, l := range limits {
+		n := *l.of(&most)
+		if sc.Principal.Kind == tenants.LocalPrincipal && *l.of(&set) != *l.of(&p.Set) {
+			n = *l.of(&set)
+		}
+		if n > l.otherwise {
+			out[l.field] = n
+		}
+	}
+	return out
 }
 
 // Effective is the policy with the defaults filled in.
@@ -66,8 +97,8 @@ func (s *Service) policy(ctx context.Context, tenant tenants.TenantID) (PolicySt
 
 // SetPolicy replaces what a tenant is held to. The caller needs admin and must
 // reach all nodes. The operator of the server gives a tenant its limits; an
-// administrator of the tenant may set them anywhere up to the server's default,
-// and may keep or lower a higher number that the operator gave. since is the UpdatedAt that the
+// administrator of the tenant may set them anywhere up to the server's default
+// or the higher number that the operator gave last; see PolicyState.Most. since is the UpdatedAt that the
 // change was made on, or zero for whatever is there; a Precondition fault with
 // reason changed_meanwhile when it is another.
 func (s *Service) SetPolicy(ctx context.Context, sc tenants.Scope, p tenants.Policy, since *time.Time) (PolicyState, error) {
@@ -92,12 +123,12 @@ func (s *Service) SetPolicy(ctx context.Context, sc tenants.Scope, p tenants.Pol
 		if since != nil && !since.Equal(old.UpdatedAt) {
 			return changedMeanwhile()
 		}
-		if err := checkLimits(sc, p, old.Set); err != nil {
+		if err := checkLimits(sc, p, old); err != nil {
 			return err
 		}
-		out = PolicyState{Set: p, UpdatedAt: later(s.now(), old.UpdatedAt), UpdatedBy: author(sc)}
+		out = PolicyState{Set: p, UpdatedAt: later(s.now(), old.UpdatedAt), UpdatedBy: author(sc), Given: old.givenAfter(sc, p)}
 		_, err = tx.Exec(ctx, upsertPolicy, sc.Tenant, p.Scopes.Words(), p.FirstScopes.Words(), p.PrincipalRate, p.TenantRate,
-			p.MaxNodes, p.MaxTokens, p.MaxIssuers, p.MaxMembers, p.MaxEnrolTokens, out.UpdatedAt, out.UpdatedBy)
+			p.MaxNodes, p.MaxTokens, p.MaxIssuers, p.MaxMembers, p.MaxEnrolTokens, out.UpdatedAt, out.UpdatedBy, out.Given)
 		return err
 	})
 	if err != nil {
@@ -107,14 +138,18 @@ func (s *Service) SetPolicy(ctx context.Context, sc tenants.Scope, p tenants.Pol
 	return out, nil
 }
 
-func checkLimits(sc tenants.Scope, p, old tenants.Policy) error {
+func checkLimits(sc tenants.Scope, p tenants.Policy, old PolicyState) error {
+	bound := old.Most()
 	for _, l := range limits {
-		most, hint := l.most, "set a lower number"
+		most, whose, hint := l.most, "", "set a lower number"
 		if sc.Principal.Kind != tenants.LocalPrincipal {
-			most, hint = min(l.most, max(l.otherwise, *l.of(&old))), "ask the operator of this server for more"
+			most, hint = *l.of(&bound), "ask the operator of this server for more"
+			if most > l.otherwise {
+				whose = ", which the operator of this server gave"
+			}
 		}
 		if n := *l.of(&p); n < 0 || n > most {
-			return fault.Bad(l.field, "want 1 to %d, or 0 for the server's default of %d, not %d", most, l.otherwise, n).Do(hint)
+			return fault.Bad(l.field, "want 1 to %d%s, or 0 for the server's default of %d, not %d", most, whose, l.otherwise, n).Do(hint)
 		}
 	}
 	return nil

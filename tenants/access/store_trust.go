@@ -70,14 +70,15 @@ const (
 	// lockKind makes the changes of one kind in one tenant wait for each other.
 	lockKind = `select pg_advisory_xact_lock(hashtext('telltale_access_' || $1::text), hashtext($2))`
 
-	selectPolicy = `select scopes, first_scopes, principal_rate, tenant_rate, max_nodes, max_tokens, max_issuers, max_members, max_enrol_tokens, updated_at, updated_by
+	selectPolicy = `select scopes, first_scopes, principal_rate, tenant_rate, max_nodes, max_tokens, max_issuers, max_members, max_enrol_tokens, updated_at, updated_by, ceilings
 		from tenant_policy where tenant_id = $1`
 
 	upsertPolicy = `insert into tenant_policy (tenant_id, scopes, first_scopes, principal_rate, tenant_rate, max_nodes, max_tokens, max_issuers, max_members,
-		max_enrol_tokens, updated_at, updated_by) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		max_enrol_tokens, updated_at, updated_by, ceilings) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 		on conflict (tenant_id) do update set scopes = excluded.scopes, first_scopes = excluded.first_scopes, principal_rate = excluded.principal_rate,
 		tenant_rate = excluded.tenant_rate, max_nodes = excluded.max_nodes, max_tokens = excluded.max_tokens, max_issuers = excluded.max_issuers,
-		max_members = excluded.max_members, max_enrol_tokens = excluded.max_enrol_tokens, updated_at = excluded.updated_at, updated_by = excluded.updated_by`
+		max_members = excluded.max_members, max_enrol_tokens = excluded.max_enrol_tokens, updated_at = excluded.updated_at, updated_by = excluded.updated_by,
+		ceilings = excluded.ceilings`
 )
 
 func scanIssuer(row pgx.CollectableRow) (i tenants.Issuer, err error) {
@@ -110,7 +111,7 @@ func scanMember(row pgx.CollectableRow) (m tenants.Member, err error) {
 func scanPolicy(row pgx.CollectableRow) (p PolicyState, err error) {
 	var scopes, first []string
 	err = row.Scan(&scopes, &first, &p.Set.PrincipalRate, &p.Set.TenantRate, &p.Set.MaxNodes, &p.Set.MaxTokens, &p.Set.MaxIssuers,
-		&p.Set.MaxMembers, &p.Set.MaxEnrolTokens, &p.UpdatedAt, &p.UpdatedBy)
+		&p.Set.MaxMembers, &p.Set.MaxEnrolTokens, &p.UpdatedAt, &p.UpdatedBy, &p.Given)
 	if err != nil {
 		return PolicyState{}, err
 	}

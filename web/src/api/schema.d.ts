@@ -676,8 +676,9 @@ export interface paths {
         /**
          * Set what the tenant is held to. What is left out stays as it is; null is the server's default.
          * @description Needs telltale:admin and all nodes. An administrator of the tenant may go up
-         *     to the server's default; a higher number that the operator of the server
-         *     gave may stay or be lowered, and only the operator can raise it again.
+         *     to the server's default, or to the higher number that the operator of the
+         *     server gave, also after having set a lower one; the member most of the
+         *     answer says how far.
          */
         put: operations["setQuotas"];
         post?: never;
@@ -2039,6 +2040,8 @@ export interface components {
         Quotas: {
             set: components["schemas"]["Policy"];
             effective: components["schemas"]["Policy"];
+            /** @description How far an administrator of the tenant may go; the server's default, or what its operator gave beyond that. */
+            most: components["schemas"]["Policy"];
             /**
              * Format: date-time
              * @description Absent when nothing was ever set.
