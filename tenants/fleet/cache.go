@@ -56,12 +56,21 @@ func (c *overviews) get(key string, now time.Time) (Overview, bool) {
 	return o, ok && now.Sub(o.At).Abs() < overviewLife
 }
 
-func (c *overviews) put(key string, o Overview) {
-	if o.Nodes < largeFleet {
-		return
-	}
+// large reports whether the last overview of the key was one of a large fleet.
+func (c *overviews) large(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_, ok := c.m[key]
+	return ok
+}
+
+func (c *overviews) put(key string, o Overview) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.Nodes < largeFleet {
+		delete(c.m, key)
+		return
+	}
 	for old := range c.m {
 		if len(c.m) < maxOverviews {
 			break

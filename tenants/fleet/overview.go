@@ -32,49 +32,50 @@ func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, 
 	o := Overview{At: now.UTC(), ByStatus: map[Status]int{}, Unhealthy: []CapabilityShare{}, Kept: []QuarantineShare{}, Worst: []Worst{},
 		Coverage: tenants.Coverage{NotCovered: []tenants.NotCovered{}}}
 	b := &pgx.Batch{}
-	q := newQuery(sqlByStatus, args...).in(scope.Nodes).add(sqlByStatusTail)
+	large := s.overviews.large(key)
+	read, states, tail := s.db.ReadKept, sqlByStatus, sqlByStatusTail
+	if large { // plans for just this tenant pay
+		read, states, tail = s.db.Read, sqlShares, sqlSharesTail
+	}
+	q := newQuery(states, args...).in(scope.Nodes).add(tail)
 	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error { return o.shares(rows, now) })
-	q = newQuery(sqlHeads, t, now.Add(-headFresh), s.heads.set).only("h.node_id", scope.Nodes)
+	if large {
+		q = newQuery(sqlHeads, t, now.Add(-headFresh), s.heads.set).only("h.node_id", scope.Nodes)
+	} else {
+		q = newQuery(sqlHeadsNamed, t, now.Add(-headFresh), s.heads.set).in(scope.Nodes)
+	}
 	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
 		o.Worst, err = s.worst(rows)
 		return err
 	})
-	q = newQuery(sqlUnhealthy, t).only("c.node_id", scope.Nodes).add(sqlUnhealthyTail)
+	q = newQuery(sqlUnhealthy, t).only("c.node_id", scope.Nodes).add(sqlUnhealthyExample).in(scope.Nodes).add(sqlUnhealthyTail)
 	b.Queue(q.sql.String(), q.args...).Query(o.unhealthy)
 	q = newQuery(sqlKept, t).only("q.node_id", scope.Nodes).add(sqlKeptTail)
-	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, pgx.RowToStructByPos[QuarantineShare])
-		o.Kept = append(o.Kept, got...)
+	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
+		o.Kept, err = pgx.AppendRows(o.Kept, rows, pgx.RowToStructByPos[QuarantineShare])
 		return err
 	})
-	if err := s.db.Read(ctx, scope.Tenant, b); err != nil {
+	if err := read(ctx, scope.Tenant, b); err != nil {
 		return Overview{}, err
 	}
 	o.Coverage.Asked, o.Coverage.Answered = o.Nodes, o.ByStatus[Online]
-	if err := s.name(ctx, scope, &o, args); err != nil {
-		return Overview{}, err
+	if large {
+		if err := s.second(ctx, scope, &o, args); err != nil {
+			return Overview{}, err
+		}
 	}
 	o.Coverage.More = max(0, o.Nodes-o.ByStatus[Online]-len(o.Coverage.NotCovered))
 	s.overviews.put(key, o)
 	return o, nil
 }
 
-// name is the second round: the nodes that are away, the names of the worst
-// ones, and an example of each unhealthy signal.
-func (s *Service) name(ctx context.Context, scope tenants.Scope, o *Overview, args []any) error {
+// second is the second round for a large fleet, of which the first one does
+// not read every name: the nodes that are away, and the names of the worst.
+func (s *Service) second(ctx context.Context, scope tenants.Scope, o *Overview, args []any) error {
 	b := &pgx.Batch{}
 	if o.Nodes > o.ByStatus[Online] {
 		q := newQuery(sqlAway, args...).in(scope.Nodes).add(sqlAwayTail)
-		b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) error {
-			got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (n tenants.NotCovered, err error) {
-				var id tenants.NodeID
-				err = r.Scan((*[16]byte)(&id), &n.Name, &n.Reason)
-				n.Node, n.Name = id.String(), inspector.CleanText(n.Name)
-				return n, err
-			})
-			o.Coverage.NotCovered = append(o.Coverage.NotCovered, got...)
-			return err
-		})
+		b.Queue(q.sql.String(), q.args...).Query(o.away)
 	}
 	if len(o.Worst) > 0 {
 		var ids []string
@@ -84,15 +85,6 @@ func (s *Service) name(ctx context.Context, scope tenants.Scope, o *Overview, ar
 			}
 		}
 		b.Queue(sqlNames, [16]byte(scope.Tenant), ids).Query(o.worstNames)
-	}
-	if len(o.Unhealthy) > 0 {
-		var index []int32
-		var components, signals, levels []string
-		for i, c := range o.Unhealthy {
-			index, components, signals, levels = append(index, int32(i)), append(components, c.Component), append(signals, c.Signal), append(levels, c.Level)
-		}
-		q := newQuery(sqlExample, [16]byte(scope.Tenant), index, components, signals, levels).in(scope.Nodes).add(sqlExampleTail)
-		b.Queue(q.sql.String(), q.args...).Query(o.examples)
 	}
 	if b.Len() == 0 {
 		return nil
@@ -116,38 +108,51 @@ func (o *Overview) worstNames(rows pgx.Rows) error {
 	return err
 }
 
-func (o *Overview) examples(rows pgx.Rows) error {
-	var i int
-	var id tenants.NodeID
-	var name, reason string
-	_, err := pgx.ForEachRow(rows, []any{&i, (*[16]byte)(&id), &name, &reason}, func() error {
-		o.Unhealthy[i].Example = tenants.NodeRef{Node: id.String(), Name: inspector.CleanText(name)}
-		o.Unhealthy[i].Reason = reason
-		return nil
-	})
+// share is a row about nodes: how many have a status, version and kernel, and
+// when any of them was last seen; or one of them that is away.
+type share struct {
+	id              *[16]byte
+	name            string
+	status          Status
+	version, kernel string
+	nodes           int
+	seen            *time.Time
+}
+
+func (s *share) columns() []any {
+	return []any{&s.id, &s.name, &s.status, &s.version, &s.kernel, &s.nodes, &s.seen}
+}
+
+func (o *Overview) miss(s share) {
+	o.Coverage.NotCovered = append(o.Coverage.NotCovered, tenants.NotCovered{Node: tenants.NodeID(*s.id).String(), Name: inspector.CleanText(s.name), Reason: string(s.status)})
+}
+
+func (o *Overview) away(rows pgx.Rows) error {
+	var s share
+	_, err := pgx.ForEachRow(rows, s.columns(), func() error { o.miss(s); return nil })
 	return err
 }
 
-// shares counts the nodes by status, version and kernel.
+// shares counts the nodes by status, version and kernel, and takes those that
+// are away, if they are among the rows.
 func (o *Overview) shares(rows pgx.Rows, now time.Time) error {
 	for _, st := range Statuses() {
 		o.ByStatus[st] = 0
 	}
 	version, kernel := map[string]int{}, map[string]int{}
-	var (
-		st   Status
-		v, k string
-		n    int
-		seen *time.Time
-		last time.Time
-	)
-	_, err := pgx.ForEachRow(rows, []any{&st, &v, &k, &n, &seen}, func() error {
-		o.Nodes += n
-		o.ByStatus[st] += n
-		version[v] += n
-		kernel[k] += n
-		if seen != nil && seen.After(last) {
-			last = *seen
+	var s share
+	var last time.Time
+	_, err := pgx.ForEachRow(rows, s.columns(), func() error {
+		if s.id != nil {
+			o.miss(s)
+			return nil
+		}
+		o.Nodes += s.nodes
+		o.ByStatus[s.status] += s.nodes
+		version[s.version] += s.nodes
+		kernel[s.kernel] += s.nodes
+		if s.seen != nil && s.seen.After(last) {
+			last = *s.seen
 		}
 		return nil
 	})
@@ -170,17 +175,24 @@ func top(m map[string]int) []Share {
 	return out[:min(len(out), maxShares)]
 }
 
-// worst finds the nodes with the highest value of each headline metric; their
-// names are still to come.
+// worst finds the nodes with the highest value of each headline metric. Their
+// names are read along when there is a third column.
 func (s *Service) worst(rows pgx.Rows) ([]Worst, error) {
 	lists := make([][]NodeValue, len(s.heads.metrics))
 	defer rows.Close()
 	for rows.Next() {
 		raw := rows.RawValues()
 		id := raw[0]
+		var ref tenants.NodeRef
 		take := func(i int, v float64) {
 			if i < len(lists) && (len(lists[i]) < maxWorst || v > lists[i][maxWorst-1].Value) {
-				lists[i] = insert(lists[i], NodeValue{tenants.NodeRef{Node: tenants.NodeID(id).String()}, v})
+				if ref.Node == "" {
+					ref.Node = tenants.NodeID(id).String()
+					if len(raw) > 2 {
+						ref.Name = inspector.CleanText(string(raw[2]))
+					}
+				}
+				lists[i] = insert(lists[i], NodeValue{ref, v})
 			}
 		}
 		if rows.FieldDescriptions()[1].Format == pgx.BinaryFormatCode {
@@ -189,7 +201,7 @@ func (s *Service) worst(rows pgx.Rows) ([]Worst, error) {
 		}
 		var text [16]byte // a pooler stands between and values travel as text
 		var vals []*float64
-		if err := rows.Scan(&text, &vals); err != nil {
+		if err := rows.Scan(append([]any{&text, &vals}, make([]any, len(raw)-2)...)...); err != nil {
 			return nil, err
 		}
 		id = text[:]
@@ -217,11 +229,15 @@ func insert(l []NodeValue, nv NodeValue) []NodeValue {
 	return l[:min(len(l), maxWorst)]
 }
 
-func (o *Overview) unhealthy(rows pgx.Rows) error {
-	got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c CapabilityShare, err error) {
-		err = r.Scan(&c.Component, &c.Signal, &c.Level, &c.Nodes)
+func (o *Overview) unhealthy(rows pgx.Rows) (err error) {
+	o.Unhealthy, err = pgx.AppendRows(o.Unhealthy, rows, func(r pgx.CollectableRow) (c CapabilityShare, err error) {
+		var id *[16]byte // null: the last such node was revoked meanwhile
+		var name, reason *string
+		err = r.Scan(&c.Component, &c.Signal, &c.Level, &c.Nodes, &id, &name, &reason)
+		if id != nil {
+			c.Example, c.Reason = tenants.NodeRef{Node: tenants.NodeID(*id).String(), Name: inspector.CleanText(*name)}, *reason
+		}
 		return c, err
 	})
-	o.Unhealthy = append(o.Unhealthy, got...)
 	return err
 }

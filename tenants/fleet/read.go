@@ -72,7 +72,7 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 	limit, clamped := tenants.ClampRows(lq.Limit)
 	now, args := s.times(scope)
 	q := newQuery(sqlPage, args...)
-	if len(lq.Status) > 0 { // materialized, as in sqlAway
+	if len(lq.Status) > 0 { // materialized, as in sqlByStatus
 		q.add("with x as materialized (")
 	}
 	q.add(sqlRow, sqlNodes).in(scope.Nodes).labels(lq.Labels)

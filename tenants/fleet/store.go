@@ -184,34 +184,42 @@ on conflict (tenant_id, node_id, reason) do update set n = q.n + excluded.n, las
 
 // The overview. Each is followed by the scope's conditions, then by its tail.
 const (
-	sqlByStatus = `select status, version, kernel, count(*), max(seen) from (
-select ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
-  coalesce(nullif(s.agent_version, ''), n.agent_version) as version, coalesce(nullif(s.kernel, ''), n.kernel) as kernel` + sqlNodes
-	sqlByStatusTail = `) x group by 1, 2, 3`
+	// The shares of all nodes, then those that are away, by name.
+	sqlByStatus     = `with x as materialized (` + sqlStates
+	sqlByStatusTail = `)
+select null::uuid, '', status, version, kernel, count(*), max(seen) from x group by 3, 4, 5
+union all (select node_id, name, status, '', '', 0, null from x where status <> 'online' order by name, node_id limit 50)`
 
-	// Materialized, so that the order does not lead to a look-up of every
-	// single node's stream.
-	sqlAway = `with x as materialized (
-select n.node_id, n.name, ` + sqlStatus + ` as status` + sqlNodes
-	sqlAwayTail = `) select node_id, name, status from x where status <> 'online' order by name, node_id limit 50`
+	// The same in two statements, of which a large fleet needs the second one
+	// only when nodes are away. Materialized, so that the order does not lead to
+	// a look-up of every single node's stream.
+	sqlShares     = `select null::uuid, '', status, version, kernel, count(*), max(seen) from (` + sqlStates
+	sqlSharesTail = `) x group by 3, 4, 5`
+	sqlAway       = `with x as materialized (select n.node_id, n.name, ` + sqlStatus + ` as status` + sqlNodes
+	sqlAwayTail   = `) select node_id, name, status, '', '', 0, null::timestamptz from x where status <> 'online' order by name, node_id limit 50`
+
+	sqlStates = `
+select n.node_id, n.name, ` + sqlStatus + ` as status, ` + sqlSeen + ` as seen,
+  coalesce(nullif(s.agent_version, ''), n.agent_version) as version, coalesce(nullif(s.kernel, ''), n.kernel) as kernel` + sqlNodes
 
 	sqlHeads = `select h.node_id, h.vals from node_head h
  where h.tenant_id = $1 and h.last_ts > $2 and h.head_set = $3 and h.vals is not null
    and h.node_id not in (select node_id from node where tenant_id = $1 and revoked_at is not null)`
 
+	// With names, which would cost a large fleet a join of all its nodes.
+	sqlHeadsNamed = `select h.node_id, h.vals, n.name from node_head h join node n on n.tenant_id = $1 and n.node_id = h.node_id
+ where h.tenant_id = $1 and h.last_ts > $2 and h.head_set = $3 and h.vals is not null and n.revoked_at is null`
+
+	// What is not full on how many nodes, and one of them.
 	sqlUnhealthy = `
-select c.component, c.signal, c.level, count(*) from capability c
+select u.*, e.node_id, e.name, e.reason from (
+select c.component, c.signal, c.level, count(*) as n from capability c
  where c.tenant_id = $1 and c.level <> 'full'
    and c.node_id not in (select node_id from node where tenant_id = $1 and revoked_at is not null)`
-	sqlUnhealthyTail = ` group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 20`
-
-	// One node for each unhealthy signal.
-	sqlExample = `
-select u.i, e.node_id, e.name, e.reason
-  from unnest($2::int[], $3::text[], $4::text[], $5::text[]) as u(i, c, s, l), lateral (
+	sqlUnhealthyExample = ` group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 20) u left join lateral (
     select c.node_id, n.name, c.reason from capability c join node n on n.tenant_id = $1 and n.node_id = c.node_id
-     where c.tenant_id = $1 and c.component = u.c and c.signal = u.s and c.level = u.l and n.revoked_at is null`
-	sqlExampleTail = ` limit 1) e`
+     where c.tenant_id = $1 and c.component = u.component and c.signal = u.signal and c.level = u.level and n.revoked_at is null`
+	sqlUnhealthyTail = ` limit 1) e on true order by u.n desc, 1, 2, 3`
 
 	sqlKept = `
 select q.reason, sum(q.n)::bigint, count(distinct q.node_id) from (
