@@ -38,13 +38,14 @@ func (h *Handler) started(ctx context.Context, t Tool, c caller, raw json.RawMes
 	return h.cfg.Auditor.Write(ctx, e)
 }
 
-// ended records how a call ended. outcome is ok, panic or a kind of fault.
-func (h *Handler) ended(t Tool, c caller, raw json.RawMessage, outcome, reason string, size int, took time.Duration) {
+// ended records how a call ended. arguments are fit for a log; outcome is ok,
+// panic or a kind of fault.
+func (h *Handler) ended(t Tool, c caller, arguments, outcome, reason string, size int, took time.Duration) {
 	if h.cfg.Auditor == nil {
 		return
 	}
 	e := c.entry(t.Name)
-	e.Arguments, e.Outcome, e.Reason, e.Bytes, e.Duration = redact(t, raw), audit.Failed, reason, size, took
+	e.Arguments, e.Outcome, e.Reason, e.Bytes, e.Duration = arguments, audit.Failed, reason, size, took
 	switch outcome {
 	case "ok":
 		e.Outcome = audit.OK

@@ -98,11 +98,11 @@ func (h *Handler) caught(ctx context.Context, c *caller, t *Tool, m message) (ou
 }
 
 // answerList writes what the SDK has answered to this question before.
-func (h *Handler) answerList(w http.ResponseWriter, m message, result []byte) {
+func (h *Handler) answerList(w http.ResponseWriter, m message, result string) {
 	b := h.answers.open(m.ID)
 	defer h.answers.put(b)
 	b.WriteString(`,"result":`)
-	b.Write(result)
+	b.WriteString(result)
 	h.send(w, b)
 }
 

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -210,7 +211,8 @@ func declined(f *fault.Error, reference string) said {
 // left out; answers are never logged.
 func (h *Handler) audit(ctx context.Context, t Tool, c caller, raw json.RawMessage, outcome, reason string, size int, took time.Duration) {
 	h.tally.call(outcome)
-	h.ended(t, c, raw, outcome, reason, size, took)
+	arguments := redact(t, raw)
+	h.ended(t, c, arguments, outcome, reason, size, took)
 	level := slog.LevelInfo
 	if outcome == "panic" || outcome == fault.Internal.String() {
 		level = slog.LevelError
@@ -220,7 +222,7 @@ func (h *Handler) audit(ctx context.Context, t Tool, c caller, raw json.RawMessa
 		slog.String("principal_kind", string(c.scope.Principal.Kind)),
 		slog.String("principal", c.scope.Principal.ID),
 		slog.String("tool", t.Name),
-		slog.String("arguments", redact(t, raw)),
+		slog.String("arguments", arguments),
 		slog.String("outcome", outcome),
 		slog.String("reason", reason),
 		slog.Int("bytes", size),
@@ -230,26 +232,35 @@ func (h *Handler) audit(ctx context.Context, t Tool, c caller, raw json.RawMessa
 
 // redact writes the arguments for a log line: known names only, values cut.
 func redact(t Tool, raw json.RawMessage) string {
-	var sent map[string]json.RawMessage
-	if len(raw) == 0 || json.Unmarshal(raw, &sent) != nil {
+	sent := scan{body: raw}
+	if len(raw) == 0 || string(raw) == "{}" || sent.message() != nil {
 		return "{}"
 	}
-	parts := []string{}
+	slices.SortFunc(sent.top, func(a, b member) int { return bytes.Compare(a.key, b.key) })
 	unknown := 0
-	for _, name := range sortedKeys(sent) {
-		switch {
-		case !slices.ContainsFunc(t.Args, func(a Arg) bool { return a.Name == name }):
+	line := make([]byte, 1, 128)
+	line[0] = '{'
+	for _, m := range sent.top {
+		i := slices.IndexFunc(t.Args, func(a Arg) bool { return a.Name == string(m.key) })
+		if i < 0 {
 			unknown++
-		case slices.Contains(t.Secret, name):
-			parts = append(parts, name+`="[redacted]"`)
-		default:
-			parts = append(parts, name+"="+inspector.CleanText(clip(audit.Scrub(string(sent[name])), 80)))
+			continue
 		}
+		line = append(append(line, t.Args[i].Name...), '=')
+		if slices.Contains(t.Secret, t.Args[i].Name) {
+			line = append(line, `"[redacted]"`...)
+		} else {
+			line = append(line, inspector.CleanText(clip(audit.Scrub(string(m.raw)), 80))...)
+		}
+		line = append(line, ' ')
 	}
 	if unknown > 0 {
-		parts = append(parts, fmt.Sprintf("(%d unknown)", unknown))
+		line = fmt.Appendf(line, "(%d unknown) ", unknown)
 	}
-	return "{" + strings.Join(parts, " ") + "}"
+	if last := len(line) - 1; line[last] == ' ' {
+		line = line[:last]
+	}
+	return string(append(line, '}'))
 }
 
 // recoverer is the outermost middleware. A panic would end the process: the

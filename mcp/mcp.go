@@ -292,22 +292,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.answerCall(w, r, &c, tool, msg)
 		return
 	}
-	var list *cachedServer
-	switch {
-	case modern && msg.Method == listenMethod:
+	var list *cachedServer // keeps what the SDK answers now
+	if modern && msg.Method == listenMethod {
 		c.server, c.acked = h.listenServer(c)
 		c.request = r
-	default:
+	} else {
 		s := h.server(&c)
 		c.server = s.server
 		if plain {
+			if result, ok := s.list(version); ok {
+				h.answerList(w, msg, result)
+				return
+			}
 			list = s
-		}
-	}
-	if list != nil {
-		if known := list.list(version); known != nil {
-			h.answerList(w, msg, known)
-			return
 		}
 	}
 	req := r.WithContext(context.WithValue(r.Context(), callerKey{}, c))

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/telltale-dev/telltale/agent/inspector"
+	"github.com/telltale-dev/telltale/tenants/audit"
 )
 
 // sameMessage holds the one walk over a body against encoding/json.
@@ -48,6 +53,41 @@ func TestScanReadsLikeTheDecoder(t *testing.T) {
 	for _, meta := range oddMeta() {
 		sameMessage(t, modernAsked(asked{}, "tools/call", `"name":"x"`, meta).body)
 	}
+}
+
+// TestRedactReadsLikeTheDecoder holds the log's form of arguments against maps.
+func TestRedactReadsLikeTheDecoder(t *testing.T) {
+	tools := append(allTools(), Tool{Name: "x", Args: []Arg{{Name: "password"}, {Name: "limit"}, {Name: "a"}, {Name: "node"}}, Secret: []string{"password", "a"}})
+	for _, tool := range tools {
+		for _, args := range append(goodAndBad, `{"\u006cimit":3,"node":"`+strings.Repeat("é", 90)+`","password":"x","z":1}`, "{\"labels\" : {\n \"a\":\t\"b\"} , \"limit\":1 }", `{"z":1,"node":"tt_op_secret token=abc password=hunter2"}`) {
+			if got, want := redact(tool, json.RawMessage(args)), mappedRedact(tool, json.RawMessage(args)); got != want {
+				t.Errorf("%s %s: %s, want %s", tool.Name, args, got, want)
+			}
+		}
+	}
+}
+
+func mappedRedact(t Tool, raw json.RawMessage) string {
+	var sent map[string]json.RawMessage
+	if len(raw) == 0 || json.Unmarshal(raw, &sent) != nil {
+		return "{}"
+	}
+	parts := []string{}
+	unknown := 0
+	for _, name := range sortedKeys(sent) {
+		switch {
+		case !slices.ContainsFunc(t.Args, func(a Arg) bool { return a.Name == name }):
+			unknown++
+		case slices.Contains(t.Secret, name):
+			parts = append(parts, name+`="[redacted]"`)
+		default:
+			parts = append(parts, name+"="+inspector.CleanText(clip(audit.Scrub(string(sent[name])), 80)))
+		}
+	}
+	if unknown > 0 {
+		parts = append(parts, fmt.Sprintf("(%d unknown)", unknown))
+	}
+	return "{" + strings.Join(parts, " ") + "}"
 }
 
 func FuzzScan(f *testing.F) {

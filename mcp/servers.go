@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unique"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -34,19 +35,23 @@ type cachedServer struct {
 	used   uint64
 
 	mu    sync.Mutex
-	lists map[string][]byte // what the SDK answered to tools/list, by the protocol's version
+	lists map[string]unique.Handle[string] // what the SDK answered to tools/list, by the protocol's version
 }
 
-// list is the result of tools/list, if the SDK has written it once. Every page
-// of it is the first: no caller has as many tools as a page takes.
-func (s *cachedServer) list(version string) []byte {
+// list is the result of a plain tools/list, if the SDK has written it once.
+func (s *cachedServer) list(version string) (result string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lists[version]
+	kept, ok := s.lists[version]
+	if !ok {
+		return "", false
+	}
+	return kept.Value(), true
 }
 
 // keep takes the event with which the SDK answered a plain tools/list. What a
-// server lists never changes: a change in the fleet makes another server.
+// server lists never changes: a change in the fleet makes another server. The
+// servers of many tenants list the same, and then share it.
 func (s *cachedServer) keep(version string, event []byte) {
 	event, begins := bytes.CutPrefix(event, []byte(eventOpen))
 	event, ends := bytes.CutSuffix(event, []byte(eventEnd))
@@ -59,9 +64,9 @@ func (s *cachedServer) keep(version string, event []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lists == nil {
-		s.lists = map[string][]byte{}
+		s.lists = map[string]unique.Handle[string]{}
 	}
-	s.lists[version] = answer.Result
+	s.lists[version] = unique.Make(string(answer.Result))
 }
 
 func newServerCache(limit int) *serverCache {

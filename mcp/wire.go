@@ -67,7 +67,7 @@ func readMessage(body []byte) (message, *wireError) {
 	case trimmed[0] == '[':
 		return m, refuse(jsonrpc.CodeInvalidRequest, "batches are not accepted; send one JSON-RPC message a request")
 	}
-	s := scan{body: body}
+	s := scan{body: body, keys: make([][]byte, 0, manyKeys), top: make(members, 0, 4), params: make(members, 0, 3), meta: make(members, 0, 4)}
 	if err := s.message(); err != nil {
 		return m, err
 	}
