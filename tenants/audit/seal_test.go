@@ -203,6 +203,28 @@ func TestAppendOnly(t *testing.T) {
 			t.Errorf("the owner may: %s", sql)
 		}
 	}
+	// A row that takes its seal changes in no other column.
+	rows, err := w.conn.Query(t.Context(), `select column_name::text, data_type::text from information_schema.columns where table_schema = 'public' and table_name = 'audit'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	columns, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Name, Kind string }])
+	if err != nil || len(columns) != 21 {
+		t.Fatal(len(columns), err)
+	}
+	for _, c := range columns {
+		change := map[string]string{"timestamp with time zone": c.Name + " + interval '1 microsecond'", "uuid": "gen_random_uuid()", "text": c.Name + " || ' '", "bigint": c.Name + " + 1", "integer": c.Name + " + 1"}[c.Kind]
+		switch c.Name {
+		case "seal_no", "seal_pos":
+			continue
+		case "outcome":
+			change = "case outcome when 'failed' then 'ok' else 'failed' end"
+		}
+		_, err := w.conn.Exec(t.Context(), `update audit set seal_no = 9, seal_pos = 1, `+c.Name+` = `+change+` where seal_no is null`)
+		if err == nil || !strings.Contains(err.Error(), "append-only") {
+			t.Errorf("a row took its seal with another %s: %v", c.Name, err)
+		}
+	}
 	if n := 0; app.QueryRow(t.Context(), `select count(*) from audit where tenant_id <> $1`, w.a).Scan(&n) != nil || n != 0 {
 		t.Errorf("app sees %d rows of other tenants", n)
 	}
