@@ -15,7 +15,8 @@ type grant struct {
 
 // grants lists a principal's reasons: the membership first, then the rules in
 // their order. A rule for everybody at an issuer that another tenant trusts
-// too is void: the issuer would vouch for the other tenant's people.
+// too is void unless a claim ties each token to this tenant: the issuer would
+// vouch for the other tenant's people.
 func grants(i *issuerView, f Facts, member *tenants.Member) []grant {
 	var out []grant
 	if member != nil {
@@ -23,7 +24,7 @@ func grants(i *issuerView, f Facts, member *tenants.Member) []grant {
 	}
 	for _, r := range i.Roles {
 		switch {
-		case r.Claim == "" && i.Shared:
+		case r.Claim == "" && i.Shared && i.TenantClaim == "":
 		case r.Claim == "", r.Value != "" && slices.Contains(f.Claims[r.Claim], r.Value):
 			out = append(out, grant{r.Scopes, r.Nodes})
 		}

@@ -157,3 +157,26 @@ func TestEffectiveScope(t *testing.T) {
 	alone.issuer(acme, func(i *tenants.Issuer) { i.Shared = false })
 	alone.wantGood(t, "everybody at an issuer of one's own", "acme", r.signer.Access(t, acmeMCP, "u", allWords, nil, nil), tenants.EveryScope)
 }
+
+// A rule for everybody at an issuer of two tenants admits those whom a claim
+// ties to this tenant, and nobody when there is no such claim.
+func TestEverybodyOfASharedIssuer(t *testing.T) {
+	for _, c := range []struct {
+		shared bool
+		claim  string
+		want   int
+	}{{false, "", 1}, {true, "", 0}, {true, "hd", 1}, {false, "hd", 1}} {
+		i := newIssuerView(tenants.Issuer{URL: "https://id.example.org", Shared: c.shared, TenantClaim: c.claim, TenantValue: "acme", Roles: []tenants.RoleRule{{Scopes: tenants.Read}}})
+		if got := grants(&i, Facts{}, nil); len(got) != c.want {
+			t.Errorf("%+v: %d grants", c, len(got))
+		}
+		if c.claim == "" {
+			continue
+		}
+		for value, pass := range map[string]bool{"acme": true, "globex": false} {
+			if err := checkTenant(&i, Facts{Claims: map[string][]string{"hd": {value}}}); (err == nil) != pass {
+				t.Errorf("%+v, %s: %v", c, value, err)
+			}
+		}
+	}
+}

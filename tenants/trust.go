@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -52,13 +53,23 @@ type Issuer struct {
 	UpdatedAt time.Time
 }
 
+// ForEverybody tells whether a rule asks for no claim.
+func (i Issuer) ForEverybody() bool {
+	return slices.ContainsFunc(i.Roles, func(r RoleRule) bool { return r.Claim == "" })
+}
+
+// Open tells whether whoever has an account at the issuer is let in: a rule
+// asks for no claim, and none ties tokens to the tenant either. An issuer that
+// another tenant trusts too must not be.
+func (i Issuer) Open() bool { return i.TenantClaim == "" && i.ForEverybody() }
+
 // IssuerSecretUse is the use under which an issuer's client secret is sealed.
 const IssuerSecretUse = "issuer client secret"
 
 // RoleRule gives scopes to whoever's token carries a claim. The scopes cap what
 // a token may do; they never add to it.
 type RoleRule struct {
-	Claim  string // for example "groups"; a path into nested objects has dots. Empty: everybody at the issuer, which a shared issuer must not have
+	Claim  string // for example "groups"; a path into nested objects has dots. Empty: everybody at the issuer, see Issuer.Open
 	Value  string // the claim, or one element of it, equals this
 	Scopes Scopes
 	Nodes  Selector // zero: all nodes

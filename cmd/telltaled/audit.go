@@ -172,7 +172,7 @@ func (a *ago) Set(v string) (err error) {
 func dash(s string) string { return pick(s == "", "-", s) }
 
 // lookers are the last words of commands that change nothing.
-var lookers = []string{"list", "verify", "test", "doctor"}
+var lookers = []string{"list", "verify", "test", "doctor", "tenants"}
 
 // begun records that a command is about to act on a tenant, and keeps it from
 // acting when that cannot be recorded.

@@ -291,6 +291,38 @@ func issuerList(ctx context.Context, e env, args []string) error {
 	})
 }
 
+// issuerTenants shows an operator who stands in the way when a tenant may not
+// trust an issuer.
+func issuerTenants(ctx context.Context, e env, args []string) error {
+	return withAdmin(ctx, e, "issuer tenants", args, nil, []string{"URL"}, func(ctx context.Context, a *admin, args []string) error {
+		all, err := a.directory.ListTenants(ctx)
+		if err != nil {
+			return err
+		}
+		return table(e.stdout, "TENANT\tRULES\tTENANT CLAIM\tADMITS", func(row func(...any)) error {
+			for _, t := range all {
+				sc, err := a.scope(ctx, t.Slug)
+				if err != nil {
+					return err
+				}
+				i, err := a.access.IssuerByURL(ctx, sc, args[0])
+				if fault.Is(err, fault.NotFound) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				claim := "-"
+				if i.TenantClaim != "" {
+					claim = i.TenantClaim + "=" + i.TenantValue
+				}
+				row(t.Slug, len(i.Roles), claim, pick(i.Open(), "everybody: no other tenant may trust it", "whom its rules and members name"))
+			}
+			return nil
+		})
+	})
+}
+
 // ruleText writes a rule as --role reads it.
 func ruleText(r tenants.RoleRule) string {
 	who := "*"

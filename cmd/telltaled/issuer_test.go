@@ -133,6 +133,21 @@ func TestIssuerCommands(t *testing.T) {
 		t.Error(errs)
 	}
 
+	if !strings.Contains(errs, "issuer tenants") && !strings.Contains(errs, "--tenant-claim") && !strings.Contains(errs, "tenant_claim") {
+		t.Error(errs)
+	}
+	out, _ = s.run(0, "issuer", "tenants", dead)
+	if !strings.Contains(out, "acme") || strings.Contains(out, "globex") || !strings.Contains(out, "everybody: no other tenant") {
+		t.Error(out)
+	}
+	s.run(0, "issuer", "add", "acme", dead, "--allow-http-loopback", "--role", "*:read", "--tenant-claim", "org=acme", "--force")
+	s.run(0, "issuer", "add", "globex", dead, "--allow-http-loopback", "--role", "*:read", "--tenant-claim", "org=globex", "--force")
+	out, _ = s.run(0, "issuer", "tenants", dead)
+	if !strings.Contains(out, "org=acme") || !strings.Contains(out, "org=globex") || strings.Contains(out, "no other") {
+		t.Error(out)
+	}
+	s.run(0, "issuer", "remove", "globex", dead)
+
 	out, _ = s.run(0, "member", "add", "acme", "Example", "alice", "--scopes", "read,act", "--name", "Alice", "--nodes", "role=db")
 	id := strings.TrimSuffix(strings.Fields(out)[1], ":")
 	s.run(1, "member", "add", "globex", "Example", "alice", "--scopes", "read")

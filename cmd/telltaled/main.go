@@ -60,6 +60,7 @@ func commands() []command {
 		{"issuer add", "SLUG URL", "have a tenant trust an identity provider, after a test of it", issuerAdd},
 		{"issuer test", "SLUG ISSUER", "test an identity provider step by step", issuerTest},
 		{"issuer list", "SLUG", "list the identity providers that a tenant trusts", issuerList},
+		{"issuer tenants", "URL", "list the tenants that trust an identity provider, and which of them admit everybody there", issuerTenants},
 		{"issuer remove", "SLUG ISSUER", "trust an identity provider no longer; its members go with it", issuerRemove},
 		{"member add", "SLUG ISSUER SUBJECT", "admit a person or client of an issuer by name", memberAdd},
 		{"member list", "SLUG", "list a tenant's members", memberList},

@@ -24,7 +24,8 @@ type Sealer interface {
 // admin and must reach all nodes: whoever chooses the keys of an issuer chooses
 // who everybody is. A URL that the tenant trusts already is a Conflict. So is,
 // with reason issuer_shared or issuer_taken, what would let one tenant's
-// people into another: a rule for everybody at an issuer of two tenants.
+// people into another: a rule for everybody at an issuer of two tenants, without
+// a claim that ties tokens to the one.
 func (s *Service) CreateIssuer(ctx context.Context, sc tenants.Scope, spec IssuerSpec) (tenants.Issuer, error) {
 	return s.storeIssuer(ctx, sc, spec, false)
 }
@@ -284,15 +285,14 @@ func (s *Service) ListIssuers(ctx context.Context, sc tenants.Scope, cursor stri
 // IssuerNotes says what an administrator should know of an issuer as it is set.
 func IssuerNotes(i tenants.Issuer) []string {
 	notes := []string{}
-	everybody := false
-	for _, r := range i.Roles {
-		everybody = everybody || r.Claim == ""
-	}
 	switch {
 	case len(i.Roles) == 0:
 		notes = append(notes, "no rule: only members are let in, whatever a token says")
-	case everybody:
-		notes = append(notes, "a rule without a claim: everybody who has an account at this issuer is let in")
+	case i.Open():
+		notes = append(notes, "a rule without a claim: everybody who has an account at this issuer is let in, and no other tenant of this server can trust it; "+
+			"at a provider of many organisations set the tenant claim to what only your people's tokens have")
+	case i.ForEverybody():
+		notes = append(notes, "a rule without a claim: everybody whose token has the tenant claim is let in")
 	}
 	if i.Shared {
 		notes = append(notes, "another tenant of this server trusts this issuer too: only a claim or a member tells its people from yours")
@@ -375,12 +375,12 @@ func trustFault(err error) error {
 	switch {
 	case tenantdb.Violated(err, "issuer_shared"):
 		f := fault.New(fault.Conflict, "issuer_shared", "another tenant of this server trusts this issuer too, so a rule for everybody would let its people in here").
-			Do("give each rule a claim and a value that only your people have, or admit them by name")
+			Do("set tenant_claim and tenant_value to what only your people's tokens have, such as their organisation, or give each rule such a claim, or admit your people by name")
 		f.Field = "roles"
 		return f
 	case tenantdb.Violated(err, "issuer_taken"):
 		f := fault.New(fault.Conflict, "issuer_taken", "another tenant of this server admits everybody of this issuer, who would include your people").
-			Do("ask the operator of this server: that tenant has to give its rules a claim first")
+			Do("ask the operator of this server, whom 'telltaled issuer tenants URL' shows which tenant it is: that one has to set a tenant claim or give its rules a claim first, then repeat this")
 		f.Field = "url"
 		return f
 	}

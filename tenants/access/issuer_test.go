@@ -255,6 +255,39 @@ func TestSharedIssuers(t *testing.T) {
 	w.put(t, w.globex, IssuerSpec{URL: idp + "/", Roles: []tenants.RoleRule{everybody}}) // another iss
 }
 
+// A provider of many organisations serves several tenants, each of which admits
+// everybody of its own organisation; whoever admits everybody at all stands in
+// the way, and both sides are told what to do.
+func TestIssuerOfManyOrganisations(t *testing.T) {
+	w := newWorld(t)
+	everybody := []tenants.RoleRule{{Scopes: tenants.Read}}
+	of := func(org string) IssuerSpec {
+		return IssuerSpec{URL: idp, Roles: everybody, TenantClaim: "hd", TenantValue: org}
+	}
+	a := w.put(t, w.acme, of("acme.example"))
+	g := w.put(t, w.globex, of("globex.example"))
+	if a.Open() || g.Open() || !g.Shared || len(IssuerNotes(g)) != 2 || !strings.Contains(IssuerNotes(g)[0], "tenant claim") {
+		t.Errorf("%+v %q", g, IssuerNotes(g))
+	}
+	open := IssuerSpec{URL: idp, Roles: everybody}
+	_, err := w.PutIssuer(t.Context(), w.globex, open)
+	if f := fault.Of(err); f == nil || f.Reason != "issuer_shared" || !strings.Contains(f.Next, "tenant_claim") {
+		t.Errorf("%v", err)
+	}
+	if err := w.DeleteIssuer(t.Context(), w.globex, g.ID); err != nil {
+		t.Fatal(err)
+	}
+	if a = w.put(t, w.acme, open); !a.Open() || !strings.Contains(IssuerNotes(a)[0], "no other tenant") {
+		t.Errorf("%+v %q", a, IssuerNotes(a))
+	}
+	_, err = w.PutIssuer(t.Context(), w.globex, of("globex.example"))
+	if f := fault.Of(err); f == nil || f.Reason != "issuer_taken" || !strings.Contains(f.Next, "operator") || !strings.Contains(f.Next, "issuer tenants") || strings.Contains(err.Error(), "acme") {
+		t.Errorf("%v", err)
+	}
+	w.put(t, w.acme, of("acme.example")) // as the operator asked
+	w.put(t, w.globex, of("globex.example"))
+}
+
 // Two tenants that add one issuer at the same time see each other.
 func TestSharedIssuersAtOnce(t *testing.T) {
 	w := newWorld(t)

@@ -517,8 +517,9 @@ export interface paths {
          *     steps. When one fails, nothing is stored: 412 with the reason issuer_test_failed
          *     and the failing steps in detail and next, unless force is true.
          *     Another tenant of this server may trust the
-         *     same issuer; then a rule for everybody is refused with 409 and the reason
-         *     issuer_shared or issuer_taken, because it would let the other one's people in.
+         *     same issuer; then a rule for everybody without a tenant claim is refused with
+         *     409 and the reason issuer_shared or issuer_taken, because it would let the
+         *     other one's people in. With a tenant claim several tenants can trust one issuer.
          *     Without room in the quota: 429 with a reason quota_… and the quota in field.
          */
         post: operations["createIssuer"];
@@ -551,8 +552,9 @@ export interface paths {
          *     steps. When one fails, nothing is stored: 412 with the reason issuer_test_failed
          *     and the failing steps in detail and next, unless force is true.
          *     Every server follows within 5 seconds. Another tenant of this server may trust the
-         *     same issuer; then a rule for everybody is refused with 409 and the reason
-         *     issuer_shared or issuer_taken, because it would let the other one's people in.
+         *     same issuer; then a rule for everybody without a tenant claim is refused with
+         *     409 and the reason issuer_shared or issuer_taken, because it would let the
+         *     other one's people in. With a tenant claim several tenants can trust one issuer.
          */
         put: operations["updateIssuer"];
         post?: never;
