@@ -6,6 +6,7 @@ import (
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/access"
+	"github.com/telltale-dev/telltale/tenants/audit"
 	"github.com/telltale-dev/telltale/tenants/directory"
 )
 
@@ -32,14 +33,18 @@ func (f CounterFunc) Count(ctx context.Context, scope tenants.Scope) (int64, err
 	return f(ctx, scope)
 }
 
+// DayCounts counts what a tenant's callers did within 24 hours.
+type DayCounts interface {
+	LastDay(ctx context.Context, scope tenants.Scope) (audit.Day, error)
+}
+
 // UsageSources are where the numbers of a tenant's usage come from. What is nil
 // is left out of the answer.
 type UsageSources struct {
 	Credentials CredentialCounts
 	Enrolment   EnrolmentCounts
 	ActiveTasks Counter // not over yet
-	Calls       Counter // of tools and writes, and refusals, within 24 hours
-	Refusals    Counter // of them, the refusals
+	Day         DayCounts
 }
 
 // used is a number and what bounds it; without a bound nothing does.
@@ -93,22 +98,19 @@ func (s *Server) usage(c *call) (any, error) {
 			out.Tokens, out.Issuers, out.Members = bounded(n.Tokens, most.MaxTokens), bounded(n.Issuers, most.MaxIssuers), bounded(n.Members, most.MaxMembers)
 		}
 	}
-	for _, one := range []struct {
-		name string
-		from Counter
-		to   **used
-	}{
-		{"active_tasks", src.ActiveTasks, &out.ActiveTasks}, {"day_calls", src.Calls, &out.Calls}, {"day_refusals", src.Refusals, &out.Refusals},
-	} {
-		if one.from == nil {
-			continue
+	if src.ActiveTasks != nil {
+		if n, err := src.ActiveTasks.Count(ctx, c.scope); err != nil {
+			failed("active_tasks", err)
+		} else {
+			out.ActiveTasks = &used{Used: n}
 		}
-		n, err := one.from.Count(ctx, c.scope)
-		if err != nil {
-			failed(one.name, err)
-			continue
+	}
+	if src.Day != nil {
+		if d, err := src.Day.LastDay(ctx, c.scope); err != nil {
+			failed("day_calls and day_refusals", err)
+		} else {
+			out.Calls, out.Refusals = &used{Used: d.Calls}, &used{Used: d.Refused}
 		}
-		*one.to = &used{Used: n}
 	}
 	return out, nil
 }

@@ -114,7 +114,7 @@ func newWorld(t testing.TB) *world {
 		Guards: Guards{Gate: auth.NewGate(site, verifier, sessions, challenger), Fence: auth.NewFence(site), Sessions: sessions, Challenger: challenger},
 		Nodes:  w.fleet, Fleet: w.fleet, Metrics: w.metrics, Events: w.events, Tasks: w.tasks, Audit: w.audit, Door: w.audit, Tenants: w.dir, Lifecycle: w.dir, Trusts: acc, Site: site, Registry: reg, StreamLife: 50 * time.Millisecond,
 		Tokens: acc, EnrolTokens: w.dir, Issuers: acc, IssuerTest: stepsOf{}, Members: acc, Policies: acc,
-		Usage:   UsageSources{Credentials: acc, Enrolment: w.dir, ActiveTasks: fixed(3), Calls: failing()},
+		Usage:   UsageSources{Credentials: acc, Enrolment: w.dir, ActiveTasks: fixed(3), Day: failing{}},
 		Ready:   []Check{{Name: "database", Ask: func(context.Context) error { return nil }}},
 		Version: Version{Version: "0.1.0", Commit: "abcdef", Go: "go1.26"},
 		Own:     prometheus.NewRegistry(),

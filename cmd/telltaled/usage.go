@@ -14,15 +14,7 @@ import (
 // usage is where both surfaces get a tenant's numbers from.
 func (a *app) usage(found evidence, record *audit.Service) rest.UsageSources {
 	return rest.UsageSources{
-		Credentials: a.access, Enrolment: a.directory, ActiveTasks: rest.CounterFunc(found.tasks.Active),
-		Calls: rest.CounterFunc(func(ctx context.Context, s tenants.Scope) (int64, error) {
-			d, err := record.LastDay(ctx, s)
-			return d.Calls, err
-		}),
-		Refusals: rest.CounterFunc(func(ctx context.Context, s tenants.Scope) (int64, error) {
-			d, err := record.LastDay(ctx, s)
-			return d.Refused, err
-		}),
+		Credentials: a.access, Enrolment: a.directory, ActiveTasks: rest.CounterFunc(found.tasks.Active), Day: record,
 	}
 }
 
@@ -57,15 +49,16 @@ func (a *app) toolUsage(src rest.UsageSources, log *slog.Logger) mcp.Usage {
 			add("issuers", int64(n.Issuers), most.MaxIssuers)
 			add("members", int64(n.Members), most.MaxMembers)
 		}
-		for _, c := range []struct {
-			what string
-			from rest.Counter
-		}{{"active_tasks", src.ActiveTasks}, {"day_calls", src.Calls}, {"day_refusals", src.Refusals}} {
-			if n, err := c.from.Count(ctx, s); err != nil {
-				failed(c.what, err)
-			} else {
-				add(c.what, n, 0)
-			}
+		if n, err := src.ActiveTasks.Count(ctx, s); err != nil {
+			failed("active_tasks", err)
+		} else {
+			add("active_tasks", n, 0)
+		}
+		if d, err := src.Day.LastDay(ctx, s); err != nil {
+			failed("day_calls and day_refusals", err)
+		} else {
+			add("day_calls", d.Calls, 0)
+			add("day_refusals", d.Refused, 0)
 		}
 		return out, nil
 	})

@@ -11,14 +11,17 @@ import (
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
+// A write that waits for its row has two: one that it started, which counts
+// nowhere, and one of how it ended.
 const sqlCountDay = `select coalesce(sum(count), 0)::bigint, coalesce(sum(count) filter (where outcome = 'refused'), 0)::bigint
-	from audit where tenant_id = $1 and at >= $2`
+	from audit where tenant_id = $1 and at >= $2 and outcome <> 'started'`
 
 // Day is what a tenant's callers did within 24 hours, on all replicas.
 type Day struct{ Calls, Refused int64 }
 
 // LastDay counts the tenant's calls of the last 24 hours as they are recorded:
-// up to a second late, folded refusals in full. The caller needs admin.
+// up to a second late, each write once, folded refusals in full. The caller
+// needs admin.
 func (s *Service) LastDay(ctx context.Context, scope tenants.Scope) (Day, error) {
 	if err := scope.Require(tenants.Admin); err != nil {
 		return Day{}, err
