@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"slices"
@@ -110,25 +111,20 @@ type values map[string]any
 // decodeArgs checks raw against the tool's arguments. The fault names the
 // argument, the bound and what to do.
 func decodeArgs(tool string, args []Arg, raw json.RawMessage) (values, error) {
-	sent := map[string]json.RawMessage{}
-	if len(raw) > 0 && string(raw) != "null" {
-		if err := json.Unmarshal(raw, &sent); err != nil {
-			return nil, fault.Bad("arguments", "the arguments must be a JSON object")
+	sent := scan{body: raw}
+	if len(raw) > 0 && string(raw) != "null" && (raw[0] != '{' || sent.message() != nil) {
+		return nil, fault.Bad("arguments", "the arguments must be a JSON object")
+	}
+	slices.SortFunc(sent.top, func(a, b member) int { return bytes.Compare(a.key, b.key) })
+	for _, m := range sent.top {
+		if !slices.ContainsFunc(args, func(a Arg) bool { return a.Name == string(m.key) }) {
+			return nil, fault.Bad(clip(string(m.key), 64), "%s has no argument of this name", tool).Do(knownArgs(args))
 		}
 	}
-	known := make([]string, len(args))
-	for i, a := range args {
-		known[i] = a.Name
-	}
-	for _, name := range sortedKeys(sent) {
-		if !slices.Contains(known, name) {
-			return nil, fault.Bad(clip(name, 64), "%s has no argument of this name", tool).Do(knownArgs(known))
-		}
-	}
-	out := values{}
+	out := make(values, len(sent.top))
 	for _, a := range args {
-		v, ok := sent[a.Name]
-		if !ok || string(v) == "null" {
+		v := sent.top.get(a.Name)
+		if v == nil || string(v) == "null" {
 			if a.Required {
 				return nil, fault.Bad(a.Name, "this argument is required%s", a.meaning()).Do("send it")
 			}
@@ -150,9 +146,13 @@ func (a Arg) meaning() string {
 	return ": " + a.Words
 }
 
-func knownArgs(known []string) string {
-	if len(known) == 0 {
+func knownArgs(args []Arg) string {
+	if len(args) == 0 {
 		return "call it without arguments"
+	}
+	known := make([]string, len(args))
+	for i, a := range args {
+		known[i] = a.Name
 	}
 	return "leave it out; known arguments: " + strings.Join(known, ", ")
 }

@@ -123,10 +123,7 @@ func (h *Handler) answer(ctx context.Context, t *Tool, c *caller, raw json.RawMe
 		if err != nil {
 			return said{}, fmt.Errorf("%s: %w", t.Name, err)
 		}
-		quoted, err := json.Marshal(ans.Text)
-		if err != nil {
-			return said{}, fmt.Errorf("encode the text of %s: %w", t.Name, err)
-		}
+		quoted := appendJSON(make([]byte, 0, len(ans.Text)+len(ans.Text)/16), ans.Text)
 		size := len(body) + len(quoted)
 		if size <= budget {
 			return said{text: ans.Text, quoted: quoted, body: body}, nil
@@ -200,11 +197,7 @@ func declined(f *fault.Error, reference string) said {
 	if err != nil {
 		panic(err) // strings always encode
 	}
-	quoted, err := json.Marshal(text.String())
-	if err != nil {
-		panic(err)
-	}
-	return said{text: text.String(), quoted: quoted, body: raw, failed: true}
+	return said{text: text.String(), quoted: appendJSON(nil, text.String()), body: raw, failed: true}
 }
 
 // audit counts a call and writes its one line. Argument values are shortened and secret ones

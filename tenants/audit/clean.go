@@ -3,7 +3,6 @@ package audit
 import (
 	"net/netip"
 	"regexp"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -87,13 +86,32 @@ var secrets = regexp.MustCompile(`tt[es]?_[a-z2-7]{10,}[A-Za-z0-9_]*|eyJ[A-Za-z0
 
 // Scrub puts a word in the place of whatever looks like a credential.
 func Scrub(s string) string {
-	if !strings.Contains(s, "tt") && !strings.Contains(s, "eyJ") && !containsFold(s, "bearer") && !containsFold(s, "basic") && !strings.Contains(s, "//") {
+	if !suspect(s) {
 		return s
 	}
 	return secrets.ReplaceAllString(s, "[redacted]")
 }
 
-func containsFold(s, word string) bool { return strings.Contains(strings.ToLower(s), word) }
+// suspect reports text that holds how a secret may begin; most text does not.
+func suspect(s string) bool {
+	for i := 1; i < len(s); i++ {
+		switch s[i-1] {
+		case 't', '/':
+			if s[i] == s[i-1] {
+				return true
+			}
+		case 'e':
+			if s[i] == 'y' {
+				return true
+			}
+		case 'b', 'B': // bearer, basic
+			if c := s[i] | 0x20; c == 'e' || c == 'a' {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 func addr(a netip.Addr) string {
 	if !a.IsValid() {

@@ -131,3 +131,15 @@ func TestStatements(t *testing.T) {
 		t.Errorf("only %d statements", n)
 	}
 }
+
+// Whatever the forms of credentials match is looked at.
+func FuzzScrub(f *testing.F) {
+	for _, s := range []string{"a tt_abcdefghij", "eyJabcdefghijk", "BEARER x", "bA\u017fic x", "https://u:p@h", "none", "Basic  x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if got, want := Scrub(s), secrets.ReplaceAllString(s, "[redacted]"); got != want {
+			t.Errorf("%q became %q, want %q", s, got, want)
+		}
+	})
+}
