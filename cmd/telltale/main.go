@@ -87,21 +87,25 @@ func (u usageError) Error() string { return u.msg }
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, e env) int {
-	if len(e.args) == 0 || isHelp(e.args[0]) || e.args[0] == "help" && len(e.args) == 1 {
-		w, code := e.out, exitOK
-		if len(e.args) == 0 {
-			w, code = e.err, exitUsage
-		}
-		_, _ = io.WriteString(w, overview())
-		return code
+	if len(e.args) == 0 {
+		_, _ = io.WriteString(e.err, overview())
+		return exitUsage
 	}
 	name, args, err := splitCommand(e.args)
 	if err != nil {
 		fmt.Fprintf(e.err, "telltale: %v\n", err)
 		return exitUsage
 	}
-	if name == "help" && len(args) > 0 {
-		name, args = args[0], []string{"--help"}
+	if name == "help" {
+		if name, err = topic(args); err != nil {
+			fmt.Fprintf(e.err, "telltale: %v\n", err)
+			return exitUsage
+		}
+		args = []string{"--help"}
+	}
+	if isHelp(name) {
+		_, _ = io.WriteString(e.out, overview())
+		return exitOK
 	}
 	if name == "--version" {
 		name = "version"
@@ -135,7 +139,7 @@ func run(ctx context.Context, e env) int {
 // splitCommand finds the command, before which the settings may stand too.
 func splitCommand(args []string) (name string, rest []string, err error) {
 	at := 0
-	for ; at < len(args) && strings.HasPrefix(args[at], "-") && args[at] != "--version"; at++ {
+	for ; at < len(args) && strings.HasPrefix(args[at], "-") && args[at] != "--version" && !isHelp(args[at]); at++ {
 		flag, _, given := strings.Cut(strings.TrimLeft(args[at], "-"), "=")
 		switch {
 		case flag != "url" && flag != "token-file" && flag != "token-env":
@@ -148,6 +152,20 @@ func splitCommand(args []string) (name string, rest []string, err error) {
 		return "", nil, errors.New("no command follows the flags; telltale --help lists them")
 	}
 	return args[at], append(args[:at:at], args[at+1:]...), nil
+}
+
+// topic is the command that help is asked for; without one it is help itself.
+func topic(args []string) (string, error) {
+	f, err := parseFlags(command{name: "help"}, args)
+	switch {
+	case err != nil:
+		return "", err
+	case len(f.rest) > 1:
+		return "", errors.New("help takes one command")
+	case len(f.rest) == 0 || f.rest[0] == "help":
+		return "--help", nil
+	}
+	return f.rest[0], nil
 }
 
 func isHelp(s string) bool { return s == "--help" || s == "-h" || s == "-help" }
