@@ -20,14 +20,17 @@ import (
 // time-outs the listener has, and the connection with it.
 func TestSlowBodies(t *testing.T) {
 	w := start(t, stub{}, func(c *Config) { c.BodyWithin = 100 * time.Millisecond })
-	for name, pause := range map[string]time.Duration{"nothing comes": time.Hour, "a byte at a time": 5 * time.Millisecond} {
+	for name, c := range map[string]struct {
+		pause time.Duration
+		size  int
+	}{"nothing comes": {time.Hour, 1_000_000}, "a byte at a time": {5 * time.Millisecond, 1_000_000}, "nothing of a little": {time.Hour, 900}, "a little at a time": {5 * time.Millisecond, 900}} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.Listener.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if _, err := fmt.Fprintf(conn, "POST /t/acme/mcp HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer read\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: 1000000\r\n\r\n{"); err != nil {
+			if _, err := fmt.Fprintf(conn, "POST /t/acme/mcp HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer read\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n{", c.size); err != nil {
 				t.Fatal(err)
 			}
 			done := make(chan struct{})
@@ -35,7 +38,7 @@ func TestSlowBodies(t *testing.T) {
 			defer sender.Wait()
 			defer close(done)
 			sender.Go(func() {
-				tick := time.NewTicker(pause)
+				tick := time.NewTicker(c.pause)
 				defer tick.Stop()
 				for {
 					select {
