@@ -14,8 +14,8 @@ import (
 
 // The SDK makes a session, a connection and several goroutines for every POST,
 // decodes it four times and encodes the answer three times. A plain tools/list
-// and a plain call of a tool that only reads need none of that: they are
-// answered here, with the same checks in front, the same guard around the tool
+// and a plain call of a tool that only reads, or starts a task of which nothing
+// is to be heard before its answer, need none of that: they are answered here, with the same checks in front, the same guard around the tool
 // and the same bytes at the end. Everything else, and all that is in the least
 // unusual, goes to the SDK, which stays the authority of the protocol.
 
@@ -33,13 +33,20 @@ func (h *Handler) direct(t *Tool) bool {
 	return !t.Writes && !t.Gated && t.Name != checkTask && t.deadline() < h.cfg.Pulse
 }
 
+// quiet reports whether a call that starts a task may be made beside the SDK:
+// one of the new era, that wants to hear neither of its progress nor of a handle.
+// What the stream's comments are for while it waits, they do here too.
+func quiet(t *Tool, m message) bool {
+	return t.Gated && !t.Writes && m.Modern && !m.Progress && !m.Handles
+}
+
 // plain reports whether a request is answered here. tool is what tools/call
 // names, nil if the caller may not call it.
 func (h *Handler) plain(r *http.Request, m message, tool *Tool, version string) bool {
 	switch {
 	case !m.Plain, h.sdkOnly, h.cfg.Extra != nil: // what Extra registers is the SDK's alone
 		return false
-	case m.Method == "tools/call" && (tool == nil || !h.direct(tool)):
+	case m.Method == "tools/call" && (tool == nil || !h.direct(tool) && !quiet(tool, m)):
 		return false
 	case r.Context().Err() != nil: // it is over before it began
 		return false
@@ -52,6 +59,11 @@ func (h *Handler) answerCall(w http.ResponseWriter, r *http.Request, c *caller, 
 	ctx := r.Context()
 	if !c.modern { // a call of the initialize era runs out, whoever still listens
 		ctx = context.WithoutCancel(ctx)
+	}
+	if t.Gated { // it may wait for long
+		out := newStream(w, m, h.cfg.Pulse)
+		defer out.finish()
+		w = out
 	}
 	out, failure := h.caught(ctx, c, t, m)
 	b := h.answers.open(m.ID)
@@ -94,7 +106,12 @@ func (h *Handler) caught(ctx context.Context, c *caller, t *Tool, m message) (ou
 			}
 		}
 	}()
-	return h.guarded(ctx, t, c, m.Arguments, nil), nil
+	return h.guarded(ctx, t, c, m.Arguments, silent), nil
+}
+
+// silent is the teller of a call whose client asked for no progress.
+func silent(context.Context) (tell func(done, total float64, message string), done func()) {
+	return nil, func() {}
 }
 
 // answerList writes what the SDK has answered to this question before.

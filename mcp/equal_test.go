@@ -223,10 +223,7 @@ func TestEveryReadIsEqual(t *testing.T) {
 		if tool.Writes {
 			continue
 		}
-		if tool.Gated {
-			if w.h.direct(tool) {
-				t.Errorf("%s waits for nodes and is answered beside the SDK", tool.Name)
-			}
+		if tool.Gated { // see TestEveryTaskIsEqual
 			continue
 		}
 		for _, bearer := range []string{"admin", "read@globex", "read#db", "payloads~read", "read~", "read#late"} {

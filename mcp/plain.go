@@ -70,7 +70,7 @@ func (m *message) plainMeta(meta members) bool {
 			}
 		case strings.HasPrefix(key, metaPrefix) && key != logLevelKey:
 			return false
-		default: // among them progressToken: no tool that is answered here tells progress
+		default: // among them progressToken, which means nothing to a tool that only reads
 			if !plainValue(w.raw) {
 				return false
 			}

@@ -162,6 +162,7 @@ func decodedParams(m *message, raw json.RawMessage) *wireError {
 			m.Modern = m.Modern || len(k) > len(metaPrefix) && k[:len(metaPrefix)] == metaPrefix
 		}
 		m.Handles = declaresHandles(words[metaPrefix+"clientCapabilities"])
+		m.Progress = words["progressToken"] != nil
 	}
 	m.TaskNews = m.Method == listenMethod && asksTaskNews(params["notifications"])
 	member := map[string]string{"tools/call": "name", "resources/read": "uri", "prompts/get": "name", tasksGet: "taskId", tasksUpdate: "taskId", tasksCancel: "taskId"}[m.Method]

@@ -27,6 +27,8 @@ type message struct {
 	Modern bool            // the params carry per-request protocol metadata (2026-07-28)
 	// Handles: the metadata declare the extension of task handles.
 	Handles bool
+	// Progress: the metadata have a token for news of how far the call is.
+	Progress bool
 	// TaskNews: subscriptions/listen asks for news of task handles.
 	TaskNews bool
 	// Plain: nothing in it is out of the ordinary, so that it may be answered
@@ -118,6 +120,7 @@ func (m *message) readParams(s *scan) *wireError {
 			m.Modern = m.Modern || len(k) > len(metaPrefix) && string(k[:len(metaPrefix)]) == metaPrefix
 		}
 		m.Handles = declaresHandles(s.meta.get(capabilitiesKey))
+		m.Progress = s.meta.get("progressToken") != nil
 	}
 	m.TaskNews = m.Method == listenMethod && asksTaskNews(s.params.get("notifications"))
 	member := named(m.Method)
