@@ -10,7 +10,6 @@ import (
 
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 const (
@@ -47,18 +46,23 @@ select node_id, bool_and(level = 'off'), max(since) filter (where level = 'off')
   from capability where tenant_id = $1 and node_id = any($2::uuid[]) and component = $3 group by node_id having bool_or(level = 'off')) x
  order by node_id, i`
 
-func (s *Service) offSince(ctx context.Context, scope tenants.Scope, targets []target, component string) (map[tenants.NodeID]offState, error) {
-	ids := make([][16]byte, len(targets))
-	for i, t := range targets {
-		ids[i] = uid(t.id)
-	}
+func (s *Service) offSince(ctx context.Context, scope tenants.Scope, targets []target, component string) (off map[tenants.NodeID]offState, err error) {
+	b := &pgx.Batch{}
+	b.Queue(sqlOffSince, uid(scope.Tenant), idsOf(targets), component).Query(func(rows pgx.Rows) (err error) {
+		off, err = readOff(rows)
+		return err
+	})
+	return off, s.db.Read(ctx, scope.Tenant, b)
+}
+
+func readOff(rows pgx.Rows) (map[tenants.NodeID]offState, error) {
 	out := map[tenants.NodeID]offState{}
-	_, err := tenantdb.Query(ctx, s.db, scope.Tenant, sqlOffSince, []any{uid(scope.Tenant), ids, component}, func(r pgx.CollectableRow) (id tenants.NodeID, err error) {
-		var o offState
-		err = r.Scan((*[16]byte)(&id), &o.whole, &o.since, &o.why, &o.signals)
+	var id tenants.NodeID
+	var o offState
+	_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&id), &o.whole, &o.since, &o.why, &o.signals}, func() error {
 		o.why, o.signals = inspector.CleanText(o.why), inspector.CleanText(o.signals)
 		out[id] = o
-		return id, err
+		return nil
 	})
 	return out, err
 }
@@ -67,14 +71,7 @@ func (s *Service) offSince(ctx context.Context, scope tenants.Scope, targets []t
 // why: what was switched off gives no number of now. A node whose module is off
 // and whose windows end before the span does is not covered, whatever it sent
 // earlier in it.
-func (s *Service) ended(ctx context.Context, scope tenants.Scope, o *Summary, sum *summing, targets []target) error {
-	if len(targets) == 0 {
-		return nil
-	}
-	off, err := s.offSince(ctx, scope, targets, o.Module)
-	if err != nil {
-		return err
-	}
+func ended(o *Summary, sum *summing, off map[tenants.NodeID]offState) {
 	var notes []string
 	var worst time.Time // of those that are covered
 	present := sum.now.Sub(o.Window.To) < edge
@@ -115,7 +112,6 @@ func (s *Service) ended(ctx context.Context, scope tenants.Scope, o *Summary, su
 		notes = append(notes[:maxOffNotes], fmt.Sprintf("%d further nodes have it off, or sent no numbers up to the end of the span", n))
 	}
 	o.Notes = append(notes, o.Notes...)
-	return nil
 }
 
 func (x offState) text(module string, t *target) string {

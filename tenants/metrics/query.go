@@ -27,10 +27,11 @@ func (s *Service) Query(ctx context.Context, scope tenants.Scope, q Query) (Resu
 	if err != nil {
 		return Result{}, err
 	}
+	// A window that ends a little after the span may lie in it by its middle.
+	r := &reading{s: s, scope: scope, from: q.From, to: q.To.Add(tenants.WindowLength), components: q.components(s.owner)}
 	heads := q.onHeads(s)
-	var targets []target
 	if !heads {
-		if targets, err = s.targets(ctx, scope, q.Node, q.NodeLabels, q.Group); err != nil {
+		if _, err = r.find(ctx, q.Node, q.NodeLabels, q.Group, nil); err != nil {
 			return Result{}, err
 		}
 	} else if err := checkLabels("node_labels", q.NodeLabels); err != nil {
@@ -46,8 +47,7 @@ func (s *Service) Query(ctx context.Context, scope tenants.Scope, q Query) (Resu
 		limit = most
 		a.note("limit was clamped to %d series of %d points", limit, q.points())
 	}
-	// A window that ends a little after the span may lie in it by its middle.
-	a.r = &reading{s: s, scope: scope, targets: targets, from: q.From, to: q.To.Add(tenants.WindowLength), components: q.components(s.owner)}
+	a.r = r
 	switch {
 	case heads:
 		err = a.topNow(ctx, scope)

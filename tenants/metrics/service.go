@@ -20,16 +20,17 @@ import (
 
 // Service takes in and answers metrics. It is safe for concurrent use.
 type Service struct {
-	db      *tenantdb.DB
-	reg     *inspector.Registry
-	log     *slog.Logger
-	now     func() time.Time
-	owner   map[string]string // component of each registered metric
-	heads   headlines
-	layouts *layouts
-	nodes   *nodeStates
-	parts   *tenantdb.Partitions
-	counts  counters
+	db        *tenantdb.DB
+	reg       *inspector.Registry
+	log       *slog.Logger
+	now       func() time.Time
+	owner     map[string]string // component of each registered metric
+	heads     headlines
+	layouts   *layouts
+	nodes     *nodeStates
+	companies companies
+	parts     *tenantdb.Partitions
+	counts    counters
 }
 
 // counters are the service's own, see Gauges.

@@ -42,11 +42,18 @@ func (s *Service) Summary(ctx context.Context, scope tenants.Scope, q SummaryQue
 	if err := checkLabels("labels", q.Labels); err != nil {
 		return Summary{}, err
 	}
-	targets, err := s.targets(ctx, scope, q.Node, q.Labels, "")
+	r := &reading{s: s, scope: scope, from: from, to: to, components: []string{c.Name}}
+	var off map[tenants.NodeID]offState
+	along, err := r.find(ctx, q.Node, q.Labels, "", func(b *pgx.Batch, ids [][16]byte) {
+		b.Queue(sqlOffSince, uid(scope.Tenant), ids, c.Name).Query(func(rows pgx.Rows) (err error) {
+			off, err = readOff(rows)
+			return err
+		})
+	})
 	if err != nil {
 		return Summary{}, err
 	}
-	r := &reading{s: s, scope: scope, targets: targets, from: from, to: to, components: []string{c.Name}}
+	targets := r.targets
 	if err := r.admit(); err != nil {
 		return Summary{}, err
 	}
@@ -64,9 +71,12 @@ func (s *Service) Summary(ctx context.Context, scope tenants.Scope, q SummaryQue
 		return Summary{}, err
 	}
 	sum.finish(&out)
-	if err := s.ended(ctx, scope, &out, sum, targets); err != nil {
-		return Summary{}, err
+	if !along && len(targets) > 0 {
+		if off, err = s.offSince(ctx, scope, targets, c.Name); err != nil {
+			return Summary{}, err
+		}
 	}
+	ended(&out, sum, off)
 	return out, s.reasons(ctx, scope, &out, targets)
 }
 

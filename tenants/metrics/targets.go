@@ -111,22 +111,57 @@ func targetsQuery(scope tenants.Scope, ref string, labels map[string]string, gro
 
 // targets lists the nodes that a question is about in order of id: all in
 // scope with these labels, or the one that ref means, found as
-// directory.ResolveNode finds it.
-func (s *Service) targets(ctx context.Context, scope tenants.Scope, ref string, labels map[string]string, group string) ([]target, error) {
+// directory.ResolveNode finds it. When the last such question was about most
+// nodes at most, queue adds what is to be read of those along with it; along is
+// true when they still are the ones.
+func (s *Service) targets(ctx context.Context, scope tenants.Scope, ref string, labels map[string]string, group string, most int, queue func(b *pgx.Batch, ids [][16]byte)) (list []target, along bool, err error) {
 	if len(ref) > 255 {
-		return nil, fault.Bad("node", "want a node's id or name of at most 255 bytes")
+		return nil, false, fault.Bad("node", "want a node's id or name of at most 255 bytes")
 	}
 	if strings.ContainsRune(ref, 0) || !utf8.ValidString(ref) {
-		return nil, noNode(ref)
+		return nil, false, noNode(ref)
 	}
 	if err := checkLabels("node_labels", labels); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	q := targetsQuery(scope, ref, labels, group, s.now())
-	list, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, scanTarget)
-	if err != nil || ref == "" {
-		return list, err
+	b := &pgx.Batch{}
+	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
+		list, err = pgx.AppendRows([]target{}, rows, scanTarget)
+		return err
+	})
+	read, key := s.db.Read, companyKey(scope, ref, labels)
+	guess := s.companies.get(key)
+	if len(guess) > 0 && len(guess) <= most {
+		read = s.db.ReadKept
+		queue(b, guess)
 	}
+	if err := read(ctx, scope.Tenant, b); err != nil {
+		return nil, false, err
+	}
+	if ref != "" {
+		if list, err = meant(ref, list); err != nil {
+			return nil, false, err
+		}
+	}
+	ids := idsOf(list)
+	if slices.Equal(ids, guess) {
+		return list, len(guess) > 0 && len(guess) <= most, nil
+	}
+	s.companies.put(key, ids)
+	return list, false, nil
+}
+
+func idsOf(list []target) [][16]byte {
+	ids := make([][16]byte, len(list))
+	for i, t := range list {
+		ids[i] = uid(t.id)
+	}
+	return ids
+}
+
+// meant chooses the node that ref means of those that bear it as id or name.
+func meant(ref string, list []target) ([]target, error) {
 	live := 0
 	for _, t := range list {
 		if t.state != "revoked" {

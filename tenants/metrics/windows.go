@@ -79,6 +79,9 @@ type reading struct {
 	components []string
 
 	layoutBytes int // of layouts read so far
+
+	ahead    []window // of all targets, when they were read along with these
+	hasAhead bool
 }
 
 // admit refuses a question that would read too much.
@@ -127,15 +130,43 @@ func (r *reading) each(ctx context.Context, first int, visit func(*target, *wind
 }
 
 func (r *reading) load(ctx context.Context, chunk []target) ([]window, error) {
-	ids := make([][16]byte, len(chunk))
-	for i, t := range chunk {
-		ids[i] = uid(t.id)
+	if r.hasAhead && len(chunk) == len(r.targets) {
+		rows := r.ahead
+		r.ahead, r.hasAhead = nil, false
+		return rows, nil
 	}
-	return tenantdb.Query(ctx, r.s.db, r.scope.Tenant, sqlWindows, []any{uid(r.scope.Tenant), ids, r.from, r.to, r.components},
-		func(row pgx.CollectableRow) (w window, err error) {
-			err = row.Scan((*[16]byte)(&w.node), &w.ts, &w.layout, &w.samples, &w.lost, &w.folded, &w.refused, &w.skewed, &w.durMS, &w.vals)
-			return w, err
+	return tenantdb.Query(ctx, r.s.db, r.scope.Tenant, sqlWindows, r.args(idsOf(chunk)), scanWindow)
+}
+
+func (r *reading) args(ids [][16]byte) []any {
+	return []any{uid(r.scope.Tenant), ids, r.from, r.to, r.components}
+}
+
+func scanWindow(row pgx.CollectableRow) (w window, err error) {
+	err = row.Scan((*[16]byte)(&w.node), &w.ts, &w.layout, &w.samples, &w.lost, &w.folded, &w.refused, &w.skewed, &w.durMS, &w.vals)
+	return w, err
+}
+
+// find lists the targets and reads their windows along with them when it knows
+// from the last time which they will be, in one round trip; further queues what
+// else is then to be read of them. along is true when it was: rows of other
+// nodes are never kept.
+func (r *reading) find(ctx context.Context, ref string, labels map[string]string, group string, further func(b *pgx.Batch, ids [][16]byte)) (along bool, err error) {
+	most := min(maxCompany, chunkRows/r.perNode())
+	var rows []window
+	r.targets, along, err = r.s.targets(ctx, r.scope, ref, labels, group, most, func(b *pgx.Batch, ids [][16]byte) {
+		b.Queue(sqlWindows, r.args(ids)...).Query(func(got pgx.Rows) (err error) {
+			rows, err = pgx.AppendRows(rows, got, scanWindow)
+			return err
 		})
+		if further != nil {
+			further(b, ids)
+		}
+	})
+	if along {
+		r.ahead, r.hasAhead = rows, true
+	}
+	return along, err
 }
 
 // tables finds the layouts of windows, those unknown here by one query.
