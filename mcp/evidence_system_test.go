@@ -66,7 +66,13 @@ func TestEvidenceFromRealServices(t *testing.T) {
 	if body := bodyOf(t, kept.StructuredContent); kept.IsError || body["origin"] != "task" || body["ticket_id"] != done {
 		t.Fatalf("promote: %s", textOf(t, kept))
 	}
-	if text := textOf(t, call(t, c, "list_events", `{"origin":"task"}`)); !strings.Contains(text, "it sends again") || !strings.Contains(text, "acme-node-0-peer") {
+	// Once more with other words: the same event, and the answer says what it was.
+	again := call(t, c, promote, fmt.Sprintf(`{"ticket_id":%q,"row":0,"title":"it sends again, from the spare"}`, done))
+	if body := bodyOf(t, again.StructuredContent); body["event_id"] != bodyOf(t, kept.StructuredContent)["event_id"] || body["previous_title"] != "it sends again" || body["severity"] != "critical" ||
+		!strings.Contains(textOf(t, again), "takes the place of: it sends again") {
+		t.Errorf("promoted again: %s", textOf(t, again))
+	}
+	if text := textOf(t, call(t, c, "list_events", `{"origin":"task"}`)); !strings.Contains(text, "it sends again, from the spare") || !strings.Contains(text, "acme-node-0-peer") {
 		t.Errorf("promoted: %s", text)
 	}
 	if text := textOf(t, call(t, limited, "list_events", `{"origin":"task"}`)); strings.Contains(text, "acme-node-0") {

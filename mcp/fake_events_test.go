@@ -85,20 +85,23 @@ func (f fakeEvents) Get(_ context.Context, scope tenants.Scope, id events.ID) (e
 	return e.Detail, nil
 }
 
-func (f fakeEvents) Promote(_ context.Context, scope tenants.Scope, x events.Finding) (events.Event, error) {
+func (f fakeEvents) Promote(_ context.Context, scope tenants.Scope, x events.Finding) (events.Promoted, error) {
 	if err := scope.Require(tenants.Diagnose); err != nil {
-		return events.Event{}, err
+		return events.Promoted{}, err
+	}
+	if x.Severity == "" {
+		x.Severity = inspector.Warning
 	}
 	i := slices.IndexFunc(f.nodes, func(n fakeNode) bool { return n.id == x.Node && f.sees(scope, n) })
 	if i < 0 {
-		return events.Event{}, fault.New(fault.NotFound, "unknown_node", "no such node")
+		return events.Promoted{}, fault.New(fault.NotFound, "unknown_node", "no such node")
 	}
 	id := f.plant(f.nodes[i], x.Kind, x.Labels)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.events[id]
 	e.Title, e.Severity, e.Origin, e.Task, e.First, e.Last, e.Cumulative, e.Samples, e.Truncated, e.State = x.Title, x.Severity, events.FromTask, x.Task, x.At, x.At, x.Count, uint64(len(x.Samples)), 0, inspector.EventEnded
-	return e.Event, nil
+	return events.Promoted{Event: e.Event}, nil
 }
 
 func (f fakeEvents) Subscribe(tenant tenants.TenantID) (<-chan events.Change, func()) {

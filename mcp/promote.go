@@ -46,6 +46,7 @@ func severities() []string {
 
 type promoteAnswer struct {
 	events.Event
+	Was  string `json:"previous_title,omitempty"` // when the finding was kept before, under this one
 	Next []Next `json:"next,omitempty"`
 }
 
@@ -66,10 +67,7 @@ func promoteFinding(ctx context.Context, s Services, c Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	f := events.Finding{Task: t.Ticket, Node: run.Node, Kind: t.Kind, Title: title, Severity: inspector.Warning, At: foundAt(t, run)}
-	if sev := c.Args.str("severity"); sev != "" {
-		f.Severity = inspector.Severity(sev)
-	}
+	f := events.Finding{Task: t.Ticket, Node: run.Node, Kind: t.Kind, Title: title, Severity: inspector.Severity(c.Args.str("severity")), At: foundAt(t, run)}
 	row, sent := c.Args["row"].(int)
 	labels := c.Args.labels("labels")
 	switch {
@@ -95,9 +93,12 @@ func promoteFinding(ctx context.Context, s Services, c Call) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	body := promoteAnswer{Event: got, Next: []Next{{"list_events", map[string]any{"origin": string(events.FromTask), "node": got.Node}, "shows it among the promoted findings"}}}
+	body := promoteAnswer{Event: got.Event, Was: got.Was, Next: []Next{{"list_events", map[string]any{"origin": string(events.FromTask), "node": got.Node}, "shows it among the promoted findings"}}}
 	var p page
 	p.line("kept as event %s (%s) of %s, origin=%s: %s", got.ID, got.Severity, inspector.CleanText(got.Name), got.Origin, inspector.CleanText(got.Title))
+	if got.Was != "" {
+		p.line("it was kept before; the new title takes the place of: %s", inspector.CleanText(got.Was))
+	}
 	p.line("%s; count %d; from ticket %s", facts(got.Scope), got.Cumulative, got.Task)
 	p.next(body.Next)
 	return Answer{Body: body, Text: p.String(), Task: &t}, nil

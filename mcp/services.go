@@ -38,7 +38,7 @@ type Tasks interface {
 type Events interface {
 	List(context.Context, tenants.Scope, events.ListQuery) (events.Page, error)
 	Get(context.Context, tenants.Scope, events.ID) (events.Detail, error)
-	Promote(context.Context, tenants.Scope, events.Finding) (events.Event, error)
+	Promote(context.Context, tenants.Scope, events.Finding) (events.Promoted, error)
 	Subscribe(tenants.TenantID) (<-chan events.Change, func())
 }
 

@@ -131,8 +131,8 @@ type Finding struct {
 	Node     string // id
 	Kind     string // task kind
 	Title    string // the caller's words
-	Severity inspector.Severity
-	Labels   map[string]string // of the row or sample promoted
+	Severity inspector.Severity // empty: Warning, or what it was promoted with
+	Labels   map[string]string  // of the row or sample promoted
 	Count    uint64
 	At       time.Time
 	Samples  []inspector.EventSample

@@ -81,7 +81,7 @@ func TestOneReplicaMaintains(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	w := newWorld(t)
 	sel := tenants.Selector{Labels: map[string]string{"a": "b", "c": "d"}, IDs: []tenants.NodeID{tenants.NewNodeID()}}
-	list := []string{sqlTurn, sqlFind, sqlEarlier, sqlLater, sqlLately, sqlInsert, sqlPromoted, sqlUpdate, sqlContexts, sqlNearby, sqlPutContext, sqlClaim, sqlFill,
+	list := []string{sqlTurn, sqlFind, sqlEarlier, sqlLater, sqlLately, sqlInsert, sqlPromoted, sqlRetitle, sqlUpdate, sqlContexts, sqlNearby, sqlPutContext, sqlClaim, sqlFill,
 		sqlMaintainLock, sqlYounger, newStatement(sqlOne, 1, 2, 3).in(sel).String(), newStatement(sqlIDs, 1).in(sel).String(),
 		newStatement(sqlAudience, 1, 2, 3).in(sel).add(sqlAudienceTail).String()}
 	for _, q := range []ListQuery{{}, {Kinds: []string{"slow_io"}, State: "open"}, {Origin: FromTask}, {MinSeverity: "critical"}} {

@@ -19,57 +19,89 @@ const (
 	maxFindLabels = 16
 )
 
+// Promoted is the event of a finding.
+type Promoted struct {
+	Event
+	Was string // its title before, when this promotion gave it another one
+}
+
 // Promote makes an event of a task's finding. It needs telltale:diagnose; the
 // node must be in scope. The same task, node and labels give the same event,
-// however often they are promoted; the first title stands. That the finding is
-// the task's is the caller's to see to.
-func (s *Service) Promote(ctx context.Context, scope tenants.Scope, f Finding) (Event, error) {
+// however often they are promoted; the last title stands, and the last severity
+// that was given. That the finding is the task's is the caller's to see to.
+func (s *Service) Promote(ctx context.Context, scope tenants.Scope, f Finding) (Promoted, error) {
 	if err := scope.Require(tenants.Diagnose); err != nil {
-		return Event{}, err
+		return Promoted{}, err
 	}
 	c, task, err := s.checkFinding(f)
 	if err != nil {
-		return Event{}, err
+		return Promoted{}, err
 	}
 	node, _, err := s.nodes.ResolveNode(ctx, scope, f.Node)
 	if err != nil {
-		return Event{}, err
+		return Promoted{}, err
 	}
-	t := uid(scope.Tenant)
+	t, title := uid(scope.Tenant), inspector.CleanText(strings.TrimSpace(f.Title))
 	var id ID
-	isNew := false
+	var out Promoted
+	isNew, moved := false, false
 	err = s.parts.Write(ctx, scope.Tenant, []time.Time{c.ts}, func() error {
 		return s.db.InTenant(ctx, scope.Tenant, func(ctx context.Context, tx pgx.Tx) error {
-			isNew = false
+			var old []promotion
 			b := &pgx.Batch{}
 			b.Queue(sqlTurn, node.String())
 			b.Queue(sqlPromoted, t, uid(node), c.fingerprint[:], c.ts.Add(-day-time.Hour), c.ts.Add(day+time.Hour)).Query(func(rows pgx.Rows) error {
-				got, err := pgx.CollectRows(rows, pgx.RowTo[[16]byte])
-				if isNew = len(got) == 0; !isNew {
-					id = got[0]
-				}
+				var err error
+				old, err = pgx.CollectRows(rows, pgx.RowToStructByPos[promotion])
 				return err
 			})
-			if err := tx.SendBatch(ctx, b).Close(); err != nil || !isNew {
+			if err := tx.SendBatch(ctx, b).Close(); err != nil {
+				return err
+			}
+			if isNew, moved, out.Was = len(old) == 0, false, ""; !isNew {
+				is := old[0]
+				id = is.ID
+				severity := c.severity
+				if f.Severity == "" {
+					severity = int(is.Severity)
+				}
+				if title == is.Title && severity == int(is.Severity) {
+					return nil
+				}
+				if moved = true; title != is.Title {
+					out.Was = is.Title
+				}
+				_, err := tx.Exec(ctx, sqlRetitle, t, is.At, uid(id), title, severity)
 				return err
 			}
 			id = idFor(c.ts, node[:], c.fingerprint[:])
 			b = &pgx.Batch{}
 			b.Queue(sqlInsert, t, c.ts, uid(id), uid(node), f.Kind, c.severity, string(inspector.EventEnded), string(FromTask), c.fingerprint[:],
-				c.ts, c.ts, c.ts, nil, c.seen, c.truncated, 0, 0, mustJSON(c.labels), mustJSON(c.samples), inspector.CleanText(strings.TrimSpace(f.Title)), task)
+				c.ts, c.ts, c.ts, nil, c.seen, c.truncated, 0, 0, mustJSON(c.labels), mustJSON(c.samples), title, task)
 			queueContext(b, contextKey{scope.Tenant, c.ts, id, 1}, node, whyFirst, c.ts, s.relatedTo(f.Kind), s.now())
 			return tx.SendBatch(ctx, b).Close()
 		})
 	})
 	if err != nil {
-		return Event{}, tenantdb.Fault(err)
+		return Promoted{}, tenantdb.Fault(err)
+	}
+	if isNew || moved {
+		s.announce(Change{Tenant: scope.Tenant, Event: id, Node: node, New: isNew})
 	}
 	if isNew {
-		s.announce(Change{Tenant: scope.Tenant, Event: id, Node: node, New: true})
 		s.wake()
 	}
 	d, err := s.Get(ctx, scope, id)
-	return d.Event, err
+	out.Event = d.Event
+	return out, err
+}
+
+// promotion is what is there of a finding that was promoted before.
+type promotion struct {
+	At       time.Time
+	ID       [16]byte
+	Title    string
+	Severity int16
 }
 
 // checkFinding refuses what is out of bounds; nothing is clamped.

@@ -26,8 +26,19 @@ func TestPromote(t *testing.T) {
 	}
 	f.Title, f.At = "other words", w.now()
 	again, err := w.s.Promote(ctx, scope, f)
-	if err != nil || again.ID != e.ID || again.Title != e.Title {
+	if err != nil || again.ID != e.ID || again.Title != "other words" || again.Was != e.Title || again.Severity != inspector.Critical {
 		t.Errorf("again: %v %+v", err, again)
+	}
+	f.Severity = "" // as it is
+	if same, err := w.s.Promote(ctx, scope, f); err != nil || same.ID != e.ID || same.Was != "" || same.Severity != inspector.Critical {
+		t.Errorf("the same again: %v %+v", err, same)
+	}
+	f.Severity = inspector.Info
+	if lower, err := w.s.Promote(ctx, scope, f); err != nil || lower.ID != e.ID || lower.Was != "" || lower.Severity != inspector.Info || lower.Cumulative != 12 || !lower.First.Equal(e.First) {
+		t.Errorf("with another severity: %v %+v", err, lower)
+	}
+	if p := w.list(reader(w.a), ListQuery{Origin: FromTask}); len(p.Events) != 1 || p.Events[0].Title != "other words" {
+		t.Errorf("%+v", p.Events)
 	}
 	f.Labels = map[string]string{"reason": "TCP_RESET"}
 	if more, err := w.s.Promote(ctx, scope, f); err != nil || more.ID == e.ID {

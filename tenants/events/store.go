@@ -26,7 +26,11 @@ insert into event (tenant_id, ts, id, node_id, kind, severity, state, origin, fi
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 
 	sqlPromoted = `
-select id from event where tenant_id = $1 and node_id = $2 and fingerprint = $3 and ts >= $4 and ts <= $5 and origin = 'task' order by ts limit 1`
+select ts, id, title, severity from event
+ where tenant_id = $1 and node_id = $2 and fingerprint = $3 and ts >= $4 and ts <= $5 and origin = 'task' order by ts limit 1`
+
+	sqlRetitle = `
+update event set title = $4, severity = $5 where tenant_id = $1 and ts = $2 and id = $3`
 
 	sqlUpdate = `
 update event set severity = greatest(severity, $4::smallint), state = $5, last_said = greatest(last_said, $6), last_seen = greatest(last_seen, $7),
