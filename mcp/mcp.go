@@ -17,16 +17,12 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -292,37 +288,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.answerCall(w, r, &c, tool, msg)
 		return
 	}
-	var list *cachedServer // keeps what the SDK answers now
 	if modern && msg.Method == listenMethod {
 		c.server, c.acked = h.listenServer(c)
 		c.request = r
-	} else {
-		s := h.server(&c)
-		c.server = s.server
-		if plain {
-			if result, ok := s.list(version); ok {
-				h.answerList(w, msg, result)
-				return
-			}
-			list = s
-		}
+		h.carry(w, r, c, msg, body, version, nil)
+		return
 	}
-	req := r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	if mixed {
-		req.Header = r.Header.Clone()
-		req.Header.Set(versionHeader, version)
+	own := h.server(&c)
+	c.server = own.server
+	if !plain {
+		h.carry(w, r, c, msg, body, version, nil)
+	} else if result, ok := own.list(version); ok {
+		h.answerList(w, msg, result)
+	} else { // what the SDK answers now is the next one's answer
+		h.carry(w, r, c, msg, body, version, func(event []byte) { own.keep(version, event) })
 	}
-	req.Body = io.NopCloser(bytes.NewReader(body))
-	out := newStream(w, msg, h.cfg.Pulse)
-	if list != nil {
-		out.keep = func(event []byte) { list.keep(version, event) }
-	}
-	defer func() {
-		if e := out.finish(); e != nil {
-			h.turnAway(w, r, scope, msg.ID, e)
-		}
-	}()
-	h.stream.ServeHTTP(out, req)
 }
 
 // refuse counts a refusal and answers with it.
@@ -347,34 +327,4 @@ func (h *Handler) switchedOff(ctx context.Context, scope tenants.Scope) *wireErr
 			Message: "MCP is switched off for this tenant; an administrator of the tenant can switch it on", Data: map[string]string{"reason": "mcp_disabled_tenant"}}
 	}
 	return nil
-}
-
-// maxKnown is the size from which on a body is no longer trusted to be as long
-// as it says, and is kept only as it comes.
-const maxKnown = 16 << 10
-
-// readBody reads at most the allowed size.
-func readBody(w http.ResponseWriter, r *http.Request) (body []byte, e *wireError) {
-	var err error
-	if n := r.ContentLength; n > 0 && n <= maxKnown {
-		body = make([]byte, n)
-		_, err = io.ReadFull(r.Body, body) // net/http ends it there
-	} else {
-		in := http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes)
-		if r.ContentLength > tenants.MaxRequestBytes { // read, so that the client hears the answer, but not kept
-			_, _ = io.Copy(io.Discard, in)
-		}
-		body, err = io.ReadAll(in)
-	}
-	var tooLarge *http.MaxBytesError
-	switch {
-	case err == nil:
-		return body, nil
-	case errors.As(err, &tooLarge):
-		return nil, &wireError{Status: http.StatusRequestEntityTooLarge, Code: jsonrpc.CodeInvalidRequest,
-			Message: "the request body exceeds " + strconv.Itoa(tenants.MaxRequestBytes) + " bytes"}
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &wireError{Status: http.StatusRequestTimeout, Code: jsonrpc.CodeInvalidRequest, Message: "the request body did not arrive in time"}
-	}
-	return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
 }

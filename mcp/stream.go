@@ -2,15 +2,70 @@ package mcp
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/telltale-dev/telltale/tenants"
 )
+
+// maxKnown is the size from which on a body is no longer trusted to be as long
+// as it says, and is kept only as it comes.
+const maxKnown = 16 << 10
+
+// readBody reads at most the allowed size.
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, e *wireError) {
+	var err error
+	if n := r.ContentLength; n > 0 && n <= maxKnown {
+		body = make([]byte, n)
+		_, err = io.ReadFull(r.Body, body) // net/http ends it there
+	} else {
+		in := http.MaxBytesReader(w, r.Body, tenants.MaxRequestBytes)
+		if r.ContentLength > tenants.MaxRequestBytes { // read, so that the client hears the answer, but not kept
+			_, _ = io.Copy(io.Discard, in)
+		}
+		body, err = io.ReadAll(in)
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil:
+		return body, nil
+	case errors.As(err, &tooLarge):
+		return nil, &wireError{Status: http.StatusRequestEntityTooLarge, Code: jsonrpc.CodeInvalidRequest,
+			Message: "the request body exceeds " + strconv.Itoa(tenants.MaxRequestBytes) + " bytes"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &wireError{Status: http.StatusRequestTimeout, Code: jsonrpc.CodeInvalidRequest, Message: "the request body did not arrive in time"}
+	}
+	return nil, refuse(jsonrpc.CodeParseError, "the request body could not be read")
+}
+
+// carry hands a request to the SDK, as one of the given version. keep, if
+// there is one, is shown each event of the answer.
+func (h *Handler) carry(w http.ResponseWriter, r *http.Request, c caller, m message, body []byte, version string, keep func(event []byte)) {
+	req := r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+	if r.Header.Get(versionHeader) != version {
+		req.Header = r.Header.Clone()
+		req.Header.Set(versionHeader, version)
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	out := newStream(w, m, h.cfg.Pulse)
+	out.keep = keep
+	defer func() {
+		if e := out.finish(); e != nil {
+			h.turnAway(w, r, c.scope, m.ID, e)
+		}
+	}()
+	h.stream.ServeHTTP(out, req)
+}
 
 // stream is the response writer the SDK gets. It keeps the headers private to
 // the caller, turns the SDK's plain-text refusals into JSON-RPC errors, and
