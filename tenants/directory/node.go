@@ -11,7 +11,6 @@ import (
 
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 // maxCandidates bounds the candidates that an ambiguous name lists.
@@ -104,9 +103,15 @@ type found struct {
 // are $1 tenant, $2 the key, $3 and $4 the selector's ids and labels.
 func (s *Service) visible(ctx context.Context, sc tenants.Scope, sql string, key any) ([]found, error) {
 	ids, keys, values := selectorArgs(sc.Nodes)
-	return tenantdb.Query(ctx, s.db, sc.Tenant, sql, []any{sc.Tenant, key, ids, keys, values}, func(row pgx.CollectableRow) (f found, err error) {
-		return f, row.Scan((*[16]byte)(&f.id), &f.name, &f.revoked)
+	var list []found
+	b := &pgx.Batch{}
+	b.Queue(sql, sc.Tenant, key, ids, keys, values).Query(func(rows pgx.Rows) (err error) {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f found, err error) {
+			return f, row.Scan((*[16]byte)(&f.id), &f.name, &f.revoked)
+		})
+		return err
 	})
+	return list, s.db.ReadKept(ctx, sc.Tenant, b)
 }
 
 // selectorArgs turns a selector into query parameters; nil ids select all.

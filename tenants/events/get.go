@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,7 +11,6 @@ import (
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/fault"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 const nearby = 5 * time.Minute
@@ -25,11 +25,26 @@ func (s *Service) Get(ctx context.Context, scope tenants.Scope, id ID) (Detail, 
 	q := newStatement(sqlOne, t, ts, uid(id)).in(scope.Nodes)
 	var samples []byte
 	found := false
-	var err error
-	d.Event, found, err = tenantdb.QueryOne(ctx, s.db, scope.Tenant, q.String(), q.args, func(r pgx.CollectableRow) (Event, error) {
-		return s.scanEvent(r, &samples)
+	var b pgx.Batch
+	b.Queue(q.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
+		d.Event, err = pgx.CollectOneRow(rows, func(r pgx.CollectableRow) (Event, error) { return s.scanEvent(r, &samples) })
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		found = err == nil
+		return err
 	})
-	if err != nil {
+	// What is around it is read along and dropped with an event that the caller
+	// must not know of.
+	b.Queue(sqlContexts, t, ts, uid(id)).Query(func(rows pgx.Rows) (err error) {
+		d.Contexts, err = pgx.AppendRows(d.Contexts, rows, scanContext)
+		return err
+	})
+	b.Queue(sqlNearby, t, ts, ts.Add(-nearby), ts.Add(nearby), uid(id)).Query(func(rows pgx.Rows) (err error) {
+		d.Nearby, err = pgx.AppendRows(d.Nearby, rows, s.scanListed)
+		return err
+	})
+	if err := s.db.ReadKept(ctx, scope.Tenant, &b); err != nil {
 		return Detail{}, err
 	}
 	if !found {
@@ -39,22 +54,7 @@ func (s *Service) Get(ctx context.Context, scope tenants.Scope, id ID) (Detail, 
 		return Detail{}, err
 	}
 	d.Help = s.help(d.Kind)
-	node, err := tenants.ParseNodeID(d.Node)
-	if err != nil {
-		return Detail{}, err
-	}
-	var b pgx.Batch
-	b.Queue(sqlContexts, t, ts, uid(id)).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, scanContext)
-		d.Contexts = append(d.Contexts, got...)
-		return err
-	})
-	b.Queue(sqlNearby, t, uid(node), ts.Add(-nearby), ts.Add(nearby), uid(id)).Query(func(rows pgx.Rows) error {
-		got, err := pgx.CollectRows(rows, s.scanListed)
-		d.Nearby = append(d.Nearby, got...)
-		return err
-	})
-	return d, s.db.Read(ctx, scope.Tenant, &b)
+	return d, nil
 }
 
 // help is what a kind means, in trusted words.

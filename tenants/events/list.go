@@ -45,11 +45,12 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (P
 			return Page{}, err
 		}
 	}
-	c, err := s.crowdOf(ctx, scope, node, q.Labels)
+	limit, clamped := tenants.ClampRows(q.Limit)
+	pick := picking{s: s, q: q, after: after, tenant: scope.Tenant, limit: limit}
+	c, err := pick.read(ctx, scope, node, now)
 	if err != nil {
 		return Page{}, err
 	}
-	limit, clamped := tenants.ClampRows(q.Limit)
 	p := Page{Window: tenants.Window{From: after.from, To: after.to}, Events: []Event{}, Coverage: c.coverage}
 	if clamped {
 		p.Notes = append(p.Notes, fmt.Sprintf("limit was clamped to %d", limit))
@@ -57,16 +58,9 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (P
 	if !c.all && len(c.ids) == 0 {
 		return p, nil
 	}
-	if q.Cursor == "" {
-		note, err := s.keptNote(ctx, scope.Tenant, c, after.from)
-		if err != nil {
-			return Page{}, err
-		}
-		if note != "" {
-			p.Notes = append(p.Notes, note)
-		}
+	if len(pick.kept) > 0 {
+		p.Notes = append(p.Notes, keptNote(pick.kept, after.from))
 	}
-	pick := picking{s: s, q: q, after: after, crowd: c, tenant: scope.Tenant, limit: limit}
 	var end *position
 	if p.Events, end, err = pick.page(ctx); err != nil {
 		return Page{}, err
@@ -79,24 +73,20 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (P
 	return p, nil
 }
 
-// keptNote says for which reasons reports of the nodes were kept out since a
-// time: events may be missing. What was too late or too far off in time may
-// have been a window too.
-func (s *Service) keptNote(ctx context.Context, tenant tenants.TenantID, c crowd, since time.Time) (string, error) {
-	var nodes [][16]byte
-	if !c.all {
-		nodes = c.ids
-	}
-	kept, err := s.metrics.KeptOut(ctx, tenant, nodes, []string{ReasonSkew, ReasonTooOld, ReasonFuture, ReasonMalformed, ReasonUnknown, ReasonTooMany}, since)
-	if len(kept) == 0 {
-		return "", err
-	}
+// keptReasons are those for which a report of an event, or of what may have
+// been one, is kept out: what was too late or too far off in time may have been
+// a window too.
+var keptReasons = []string{ReasonSkew, ReasonTooOld, ReasonFuture, ReasonMalformed, ReasonUnknown, ReasonTooMany}
+
+// keptNote says for which reasons reports of nodes were kept out since a time:
+// events may be missing.
+func keptNote(kept map[string]int, since time.Time) string {
 	var parts []string
 	for _, reason := range slices.Sorted(maps.Keys(kept)) {
 		parts = append(parts, fmt.Sprintf("%s of %d", reason, kept[reason]))
 	}
 	return fmt.Sprintf("reports of nodes were kept out since %s, so that events may be missing (%s); explain a node for more",
-		since.Format(time.RFC3339), strings.Join(parts, ", ")), nil
+		since.Format(time.RFC3339), strings.Join(parts, ", "))
 }
 
 // checkQuery refuses what is out of bounds and reads where the page begins.
@@ -234,15 +224,74 @@ type picking struct {
 	crowd  crowd
 	tenant tenants.TenantID
 	limit  int
+
+	rows    []Event // what queue's statements answered
+	bounded bool
+	kept    map[string]int
 }
 
-// page reads the events and where the next page begins; nil: this is the end.
-func (p *picking) page(ctx context.Context) ([]Event, *position, error) {
-	q, bounded := p.statement()
-	rows, err := tenantdb.Query(ctx, p.s.db, p.tenant, q.String(), q.args, p.s.scanListed)
-	if err != nil {
-		return nil, nil, err
+// read finds the nodes that the list is about, and reads the rows of the page
+// and what was kept out: in one round trip when the nodes are all or, as far as
+// this process remembers, known; rows of other nodes are never kept.
+func (p *picking) read(ctx context.Context, scope tenants.Scope, node tenants.NodeID, now time.Time) (crowd, error) {
+	key := crowdKey(scope, node, p.q.Labels)
+	c, known := p.s.crowds.get(key, now)
+	b := &pgx.Batch{}
+	switch p.crowd = c; {
+	case known:
+	case node.IsZero() && len(p.q.Labels) == 0 && scope.Nodes.All():
+		p.crowd.all = true
+	case !node.IsZero():
+		p.crowd.ids = [][16]byte{node}
+	default:
+		p.crowd.ids = p.s.crowds.few(key)
 	}
+	if !known {
+		c.at, c.all = now, p.crowd.all
+		c.queue(b, scope, node, p.q.Labels)
+	}
+	along := p.crowd.all || len(p.crowd.ids) > 0
+	if along {
+		p.queue(b)
+	}
+	if b.Len() > 0 {
+		if err := p.s.db.ReadKept(ctx, scope.Tenant, b); err != nil {
+			return crowd{}, err
+		}
+	}
+	if !known {
+		p.s.crowds.put(key, c)
+	}
+	if c.all || len(c.ids) == 0 || along && slices.Equal(c.ids, p.crowd.ids) {
+		return c, nil
+	}
+	p.crowd, b = c, &pgx.Batch{}
+	p.queue(b)
+	return c, p.s.db.ReadKept(ctx, scope.Tenant, b)
+}
+
+// queue adds the statements of the page.
+func (p *picking) queue(b *pgx.Batch) {
+	p.rows, p.kept = nil, map[string]int{}
+	if p.q.Cursor == "" {
+		var nodes [][16]byte
+		if !p.crowd.all {
+			nodes = p.crowd.ids
+		}
+		p.s.metrics.KeptOut(b, p.tenant, nodes, keptReasons, p.after.from, func(reason string, n int) { p.kept[reason] = n })
+	}
+	var q *statement
+	q, p.bounded = p.statement()
+	b.Queue(q.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
+		p.rows, err = pgx.AppendRows([]Event{}, rows, p.s.scanListed)
+		return err
+	})
+}
+
+// page takes the events from what was read, and finds where the next page
+// begins; nil: this is the end.
+func (p *picking) page(ctx context.Context) ([]Event, *position, error) {
+	rows, bounded := p.rows, p.bounded
 	if len(rows) > p.limit {
 		rows = rows[:p.limit]
 		last, err := ParseID(rows[p.limit-1].ID)

@@ -1,8 +1,8 @@
 package events
 
 import (
+	"bytes"
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,45 +99,64 @@ const (
 
 type crowds struct {
 	mu sync.Mutex
-	m  map[string]crowd
+	m  map[string]crowd      // large ones
+	n  map[string][][16]byte // of small ones the nodes, see few
 }
 
 func (c *crowds) get(key string, now time.Time) (crowd, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	got, ok := c.m[key]
-	return got, ok && now.Sub(got.at).Abs() < crowdLife
+	if !ok || now.Sub(got.at).Abs() >= crowdLife {
+		return crowd{}, false
+	}
+	return got, true
+}
+
+// few are the nodes of a small crowd when it was last asked for. They decide
+// nothing: whoever reads along by them compares them with those of now.
+func (c *crowds) few(key string) [][16]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[key]
 }
 
 func (c *crowds) put(key string, got crowd) {
-	if got.coverage.Asked < largeCrowd {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for old := range c.m {
-		if len(c.m) < maxCrowds {
-			break
-		}
-		delete(c.m, old)
+	if got.coverage.Asked >= largeCrowd {
+		c.m = room(c.m)
+		c.m[key] = got
 	}
-	if c.m == nil {
-		c.m = map[string]crowd{}
+	if !got.all && len(got.ids) > 0 && len(got.ids) <= fewNodes {
+		c.n = room(c.n)
+		c.n[key] = got.ids
 	}
-	c.m[key] = got
 }
 
-// crowdOf finds the nodes of a question and how many of them can have told
-// everything: a node that is away may hold events back.
-func (s *Service) crowdOf(ctx context.Context, scope tenants.Scope, node tenants.NodeID, labels map[string]string) (crowd, error) {
-	now := s.now()
-	key := fmt.Sprintf("%v %v %q %q %v", scope.Tenant, node, scope.Nodes.Labels, labels, scope.Nodes.IDs)
-	if c, ok := s.crowds.get(key, now); ok {
-		return c, nil
+// room is m with a place for one more.
+func room[V any](m map[string]V) map[string]V {
+	if m == nil {
+		m = map[string]V{}
 	}
-	c := crowd{at: now, all: node.IsZero() && len(labels) == 0 && scope.Nodes.All()}
+	for old := range m {
+		if len(m) < maxCrowds {
+			break
+		}
+		delete(m, old)
+	}
+	return m
+}
+
+func crowdKey(scope tenants.Scope, node tenants.NodeID, labels map[string]string) string {
+	return fmt.Sprintf("%v %v %q %q %v", scope.Tenant, node, scope.Nodes.Labels, labels, scope.Nodes.IDs)
+}
+
+// queue adds what finds the nodes of a question and how many of them can have
+// told everything: a node that is away may hold events back. ids come in order.
+func (c *crowd) queue(b *pgx.Batch, scope tenants.Scope, node tenants.NodeID, labels map[string]string) {
 	t := uid(scope.Tenant)
-	head := newStatement(sqlAudience, t, now.Add(-tenants.NodeStaleAfter), now.Add(-offlineAfter)).in(scope.Nodes).labels(labels)
+	head := newStatement(sqlAudience, t, c.at.Add(-tenants.NodeStaleAfter), c.at.Add(-offlineAfter)).in(scope.Nodes).labels(labels)
 	ids := newStatement(sqlIDs, t).in(scope.Nodes).labels(labels)
 	if node.IsZero() {
 		head.add(" and n.revoked_at is null")
@@ -145,7 +164,6 @@ func (s *Service) crowdOf(ctx context.Context, scope tenants.Scope, node tenants
 		head.add(" and n.node_id = ", head.arg(uid(node)))
 		ids.add(" and n.node_id = ", ids.arg(uid(node)))
 	}
-	var b pgx.Batch
 	b.Queue(head.add(sqlAudienceTail).String(), head.args...).Query(func(rows pgx.Rows) (err error) {
 		c.coverage, err = readCoverage(rows)
 		return err
@@ -153,14 +171,10 @@ func (s *Service) crowdOf(ctx context.Context, scope tenants.Scope, node tenants
 	if !c.all {
 		b.Queue(ids.String(), ids.args...).Query(func(rows pgx.Rows) (err error) {
 			c.ids, err = pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+			slices.SortFunc(c.ids, func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
 			return err
 		})
 	}
-	if err := s.db.Read(ctx, scope.Tenant, &b); err != nil {
-		return crowd{}, err
-	}
-	s.crowds.put(key, c)
-	return c, nil
 }
 
 func readCoverage(rows pgx.Rows) (tenants.Coverage, error) {

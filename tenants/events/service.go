@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/telltale-dev/telltale/agent/inspector"
 	"github.com/telltale-dev/telltale/tenants"
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
@@ -22,9 +24,10 @@ type Metrics interface {
 	// Values is what the snapshots hold: one value a metric over the windows that
 	// ended in from < t <= to.
 	Values(ctx context.Context, tenant tenants.TenantID, node tenants.NodeID, names []string, from, to time.Time) ([]tenants.MetricValue, error)
-	// KeptOut counts for each of the reasons the nodes of which reports were kept
-	// out since a time; nil nodes are all of the tenant.
-	KeptOut(ctx context.Context, tenant tenants.TenantID, nodes [][16]byte, reasons []string, since time.Time) (map[string]int, error)
+	// KeptOut adds to a batch what counts for each of the reasons the nodes of
+	// which reports were kept out since a time, and hands the counts to each; nil
+	// nodes are all of the tenant.
+	KeptOut(b *pgx.Batch, tenant tenants.TenantID, nodes [][16]byte, reasons []string, since time.Time, each func(reason string, nodes int))
 }
 
 // Config tunes a Service. The zero value is the product's default.

@@ -62,7 +62,7 @@ select why, at, status, reason, before, during, after
 
 	sqlNearby = `
 select ` + sqlColumns + sqlSince + `$3` + sqlUntil + `$4` + sqlColumnsEnd + `
-  from (select * from event where tenant_id = $1 and node_id = $2 and ts >= $3 and ts <= $4 and id <> $5 order by ts desc, id desc limit 20) e
+  from (select * from event where tenant_id = $1 and node_id = (select node_id from event where tenant_id = $1 and ts = $2 and id = $5) and ts >= $3 and ts <= $4 and id <> $5 order by ts desc, id desc limit 20) e
   join node n on n.tenant_id = $1 and n.node_id = e.node_id
  order by e.ts desc, e.id desc`
 

@@ -1,27 +1,24 @@
 package metrics
 
 import (
-	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/tenants"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
-// KeptOut counts for each of the reasons the nodes of which reports were kept
-// out for it, the last one since a time. Nil nodes are all of the tenant. It
-// is for other slices, which know whom they ask about, and checks no scope.
-func (s *Service) KeptOut(ctx context.Context, tenant tenants.TenantID, nodes [][16]byte, reasons []string, since time.Time) (map[string]int, error) {
-	out := map[string]int{}
-	_, err := tenantdb.Query(ctx, s.db, tenant, sqlKeptOut, []any{uid(tenant), reasons, since, nodes}, func(r pgx.CollectableRow) (n int, err error) {
+// KeptOut adds to a batch what counts for each of the reasons the nodes of
+// which reports were kept out for it, the last one since a time, and hands the
+// counts to each. Nil nodes are all of the tenant. It is for other slices,
+// which know whom they ask about, and checks no scope.
+func (s *Service) KeptOut(b *pgx.Batch, tenant tenants.TenantID, nodes [][16]byte, reasons []string, since time.Time, each func(reason string, nodes int)) {
+	b.Queue(sqlKeptOut, uid(tenant), reasons, since, nodes).Query(func(rows pgx.Rows) error {
 		var reason string
-		err = r.Scan(&reason, &n)
-		out[reason] = n
-		return n, err
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&reason, &n}, func() error { each(reason, n); return nil })
+		return err
 	})
-	return out, err
 }
 
 const sqlKeptOut = `

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/tenants"
 )
@@ -34,7 +35,9 @@ func TestKeptOut(t *testing.T) {
 		"none":           {w.a, [][16]byte{}, 3 * time.Hour, map[string]int{}},
 		"another tenant": {w.b, [][16]byte{uid(idOf(other)), uid(idOf(n1))}, time.Hour, map[string]int{"too_old": 1}},
 	} {
-		got, err := w.s.KeptOut(context.Background(), c.tenant, c.nodes, []string{"too_old", "clock_skew"}, w.now().Add(-c.span))
+		got, b := map[string]int{}, &pgx.Batch{}
+		w.s.KeptOut(b, c.tenant, c.nodes, []string{"too_old", "clock_skew"}, w.now().Add(-c.span), func(reason string, n int) { got[reason] = n })
+		err := w.s.db.Read(context.Background(), c.tenant, b)
 		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
 			t.Errorf("%s: %s %v", name, diff, err)
 		}
