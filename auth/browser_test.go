@@ -174,7 +174,7 @@ func TestSignInAtTheProvider(t *testing.T) {
 			t.Errorf("%s at %s: sent to %s with %d cookies", c.account, c.slug, to, len(b))
 		}
 		var view auth.SessionView
-		if err := json.Unmarshal([]byte(body(t, b.get(here, "/t/"+c.slug+"/api/v1/session"))), &view); err != nil || strings.Join(view.Scopes, " ") != c.may || view.CSRF == "" || view.Name == "" {
+		if err := json.Unmarshal([]byte(body(t, b.get(here, "/t/"+c.slug+"/api/v1/session"))), &view); err != nil || strings.Join(view.Scopes, " ") != c.may || view.CSRF == "" || view.Name == "" || view.Provider != "people of "+c.slug {
 			t.Errorf("%s at %s: %+v, %v", c.account, c.slug, view, err)
 		}
 		want := p.Issuer() + "|" + c.account + "|" + authtest.Dashboard + " " + c.may

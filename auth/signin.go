@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"mime"
@@ -17,8 +18,9 @@ const maxSignIn = 4 << 10
 // SessionView is what the page may know of its session. It holds no credential.
 type SessionView struct {
 	Tenant    string    `json:"tenant"`
-	Principal string    `json:"principal"` // id of the session, or of the person who signed in
-	Name      string    `json:"name"`      // name of the token behind it, or of the person
+	Principal string    `json:"principal"`          // id of the session, or of the person who signed in
+	Name      string    `json:"name"`               // name of the token behind it, or of the person
+	Provider  string    `json:"provider,omitempty"` // of a person: what the tenant calls the identity provider
 	Scopes    []string  `json:"scopes"`
 	CSRF      string    `json:"csrf"` // to be sent in the header Telltale-CSRF on every write
 	ExpiresAt time.Time `json:"expires_at"`
@@ -90,7 +92,7 @@ func (s *Sessions) signIn(w http.ResponseWriter, r *http.Request, slug string) e
 		return err
 	}
 	scope.Principal = tenants.Principal{Kind: tenants.SessionPrincipal, ID: ses.ID, Name: scope.Principal.Name}
-	show(w, http.StatusCreated, scope, value, ses)
+	s.show(w, r, http.StatusCreated, scope, value, ses)
 	return nil
 }
 
@@ -103,7 +105,7 @@ func (s *Sessions) current(w http.ResponseWriter, r *http.Request, slug string) 
 	if err != nil {
 		return err
 	}
-	show(w, http.StatusOK, scope, value, ses)
+	s.show(w, r, http.StatusOK, scope, value, ses)
 	return nil
 }
 
@@ -148,13 +150,33 @@ func (s *Sessions) end(r *http.Request, slug, value string) error {
 	return err
 }
 
-func show(w http.ResponseWriter, status int, scope tenants.Scope, value string, ses tenants.BrowserSession) {
+func (s *Sessions) show(w http.ResponseWriter, r *http.Request, status int, scope tenants.Scope, value string, ses tenants.BrowserSession) {
+	provider := s.provider(r.Context(), ses)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(SessionView{ // the client is gone if this fails
-		Tenant: scope.Slug, Principal: scope.Principal.ID, Name: scope.Principal.Name,
+		Tenant: scope.Slug, Principal: scope.Principal.ID, Name: scope.Principal.Name, Provider: provider,
 		Scopes: scope.Granted.Effective().Words(), CSRF: csrfToken(value), ExpiresAt: ses.ExpiresAt,
 	})
+}
+
+// provider is the name of the identity provider at which a session's person
+// signed in; empty for a token's, and when it is not known now.
+func (s *Sessions) provider(ctx context.Context, ses tenants.BrowserSession) string {
+	var f Facts
+	if s.people == nil || len(ses.Facts) == 0 || json.Unmarshal(ses.Facts, &f) != nil {
+		return ""
+	}
+	trust, err := s.people.Trust(ctx, ses.Tenant)
+	if err != nil {
+		return ""
+	}
+	for _, i := range trust.Issuers {
+		if i.ID == f.Issuer {
+			return i.Name
+		}
+	}
+	return ""
 }
 
 // cookieName is one name a tenant, so that a browser can be signed in to

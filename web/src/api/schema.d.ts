@@ -2105,7 +2105,7 @@ export interface components {
             /** @description An operator token of this tenant. */
             token: string;
         };
-        /** @description The caller. csrf and expires_at are present with a session cookie only. */
+        /** @description The caller. csrf, expires_at and provider are present with a session cookie only. */
         Session: {
             /** @description The tenant's slug. */
             tenant: string;
@@ -2113,6 +2113,8 @@ export interface components {
             principal: string;
             /** @description Name of the token behind it, or of the person. */
             name: string;
+            /** @description Name of the identity provider at which a person signed in, as the tenant calls it; absent with an operator token and with a bearer. */
+            provider?: string;
             /** @description What the caller may do, with what the granted scopes imply. */
             scopes: string[];
             /** @description Echo it in the header Telltale-CSRF on every write. */

@@ -57,7 +57,7 @@ export function Bar({ tenant, session, back }: Props) {
           Connector
         </NavLink>
         <span className="grow" />
-        {session && <Who tenant={tenant} session={session} />}
+        {session && <Who session={session} />}
         <ThemeSwitch />
         {session && (
           <button type="button" className="quiet" onClick={leave} disabled={busy}>

@@ -1,6 +1,4 @@
-import type { Schemas, Session } from "../api/client";
-
-type Providers = Schemas["SignInProviders"]["providers"];
+import type { Session } from "../api/client";
 
 const whole = (part: string) => part.replaceAll("%7C", "|").replaceAll("%25", "%");
 
@@ -11,14 +9,12 @@ export interface Caller {
   person: boolean;
 }
 
-/** A person's principal is issuer|subject|client; a token's session has a plain id. Without providers they are not known yet. */
-export function caller(session: Session, providers?: Providers): Caller {
+/** A person's principal is issuer|subject|client; a token's session has a plain id. A provider without a name is known by its host. */
+export function caller(session: Session): Caller {
   const parts = session.principal.split("|").map(whole);
   if (parts.length !== 3) return { name: session.name || "unnamed token", by: "operator token", person: false };
   const [issuer = "", subject = ""] = parts;
-  // The list does not say which provider has which address; one alone is it.
-  const one = providers ? providers.length === 1 && providers[0]?.name : "identity provider";
-  return { name: session.name || subject, by: one || hostOf(issuer), person: true };
+  return { name: session.name || subject, by: session.provider || hostOf(issuer), person: true };
 }
 
 function hostOf(issuer: string): string {

@@ -1,13 +1,10 @@
 import type { Session } from "../api/client";
 import { moment } from "../layout/format";
 import { caller, scopeWord } from "./caller";
-import { useProviders } from "./use-session";
 
 /** Who is signed in, by what and for what; the button opens the whole of it. */
-export function Who({ tenant, session }: { tenant: string; session: Session }) {
-  const person = caller(session).person;
-  const providers = useProviders(tenant, person);
-  const { name, by } = caller(session, providers.isPending ? undefined : (providers.data ?? []));
+export function Who({ session }: { session: Session }) {
+  const { name, by, person } = caller(session);
   const scopes = session.scopes.map(scopeWord);
   return (
     <>
