@@ -15,9 +15,10 @@ import (
 // The SDK makes a session, a connection and several goroutines for every POST,
 // decodes it four times and encodes the answer three times. A plain tools/list
 // and a plain call of a tool that only reads, or starts a task of which nothing
-// is to be heard before its answer, need none of that: they are answered here, with the same checks in front, the same guard around the tool
-// and the same bytes at the end. Everything else, and all that is in the least
-// unusual, goes to the SDK, which stays the authority of the protocol.
+// is to be heard before its answer, need none of that: they are answered here,
+// with the same checks in front, the same guard around the tool and the same
+// bytes at the end. Everything else, and all that is in the least unusual, goes
+// to the SDK, which stays the authority of the protocol.
 
 // One event of the SDK's answers begins and ends so.
 const (

@@ -176,7 +176,7 @@ const (
 	versionKey      = sdk.MetaKeyProtocolVersion
 	clientKey       = sdk.MetaKeyClientInfo
 	capabilitiesKey = sdk.MetaKeyClientCapabilities
-	logLevelKey     = sdk.MetaKeyLogLevel
+	logLevelKey     = metaPrefix + "logLevel" // clients still send it
 )
 
 func validID(raw json.RawMessage) bool {
