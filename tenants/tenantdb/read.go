@@ -43,6 +43,8 @@ func (db *DB) read(ctx context.Context, setting string, tenant tenants.TenantID,
 		return noTenant()
 	}
 	p := db.app
+	db.reads.Add(1)
+	db.statements.Add(uint64(batch.Len()))
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	began := false // a callback may have run
@@ -63,6 +65,11 @@ func (db *DB) read(ctx context.Context, setting string, tenant tenants.TenantID,
 	conn.Release()
 	return Fault(late)
 }
+
+// ReadCounts answers how many round trips Read, ReadKept and Query have made
+// since the start, and how many statements were in them: tests hold each
+// question to its number.
+func (db *DB) ReadCounts() (trips, statements uint64) { return db.reads.Load(), db.statements.Load() }
 
 // lead makes a batch of a setting, the limits that the connection does not
 // carry, and the queries of another batch. They are copies, in one piece: the

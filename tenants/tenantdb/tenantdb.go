@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,6 +69,8 @@ type Config struct {
 type DB struct {
 	app, ingest, jobs *pool
 	log               *slog.Logger
+
+	reads, statements atomic.Uint64 // see ReadCounts
 }
 
 // pool is one role's connections with the limits that its transactions carry.
