@@ -277,3 +277,44 @@ func TestTaskWithoutItsProgramsIsOff(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// The owners of more sockets than there is room for are forgotten, and the
+// result says how many; with room enough it says nothing.
+func TestForgottenOwnersAreCounted(t *testing.T) {
+	n := newNetns(t)
+	tracer := newTracer(Config{Netns: n.inode, Kernel: labKernel}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	const sockets, room = 600, 128
+	sender := n.peer("send", "127.0.0.1:7777", sockets, 10)
+	for _, c := range []struct {
+		room  uint32
+		least uint64
+	}{{room, sockets - room}, {16_384, 0}} {
+		tracer.tune = func(spec *ebpf.CollectionSpec) { spec.Maps["owners"].MaxEntries = c.room }
+		task := startWith(t, tracer, network.TraceDrops, map[string]any{})
+		sender.act()
+		r := task.end()
+		said := strings.Contains(strings.Join(r.Notes, " "), "owners of sockets were forgotten")
+		if got := r.Totals["owners_forgotten"]; got < c.least || (got > 0) != (c.least > 0) || said != (c.least > 0) || r.Totals["packets"] != sockets {
+			t.Errorf("room for %d: %v %v, want at least %d forgotten", c.room, r.Totals, r.Notes, c.least)
+		}
+	}
+}
+
+// The same of connections that began while the task ran and go on.
+func TestForgottenConnectionsAreCounted(t *testing.T) {
+	n := newNetns(t)
+	n.listen("127.0.0.1:7001", 512)
+	tracer := newTracer(Config{Netns: n.inode, Kernel: labKernel}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	const connections, room = 150, 64
+	tracer.tune = func(spec *ebpf.CollectionSpec) { spec.Maps["conns"].MaxEntries = room }
+	task := startWith(t, tracer, network.MonitorTCP, map[string]any{})
+	for range connections {
+		fd := n.socket(unix.SOCK_STREAM)
+		n.check(unix.Connect(fd, sockaddr("127.0.0.1:7001")))
+		t.Cleanup(func() { _ = unix.Close(fd) })
+	}
+	r := task.end()
+	if got := r.Totals["connections_forgotten"]; got < 2*connections-room || r.Totals["active_opens"] != connections || !strings.Contains(strings.Join(r.Notes, " "), "connections were forgotten") {
+		t.Errorf("%v %v", r.Totals, r.Notes)
+	}
+}

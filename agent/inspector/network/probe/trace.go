@@ -26,6 +26,9 @@ const (
 	countRingLost
 	countTruncated
 	countSpent
+	countOwnersMade
+	countListenersMade
+	countConnsMade
 	taskCounts // the kind's own begin here
 	countSlots = taskCounts + 16
 )
@@ -317,7 +320,55 @@ func (tr *trace) result(from, to time.Time) (*inspector.TaskResult, error) {
 	if r.Unknown > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d events belong to no known process or group and may be the target's; they are in no row", r.Unknown))
 	}
+	if err := tr.forgotten(r); err != nil {
+		return nil, err
+	}
 	return r, tr.plan.result(tr, r)
+}
+
+// forgotten counts what the kernel's bounded memories of owners and
+// connections gave up for want of room, once the looking is over.
+func (tr *trace) forgotten(r *inspector.TaskResult) error {
+	if tr.naming == nil {
+		return nil
+	}
+	for _, m := range []struct {
+		name, total, note string
+		made              int
+	}{
+		{"owners", "owners_forgotten", "owners of sockets were forgotten for want of room: what their sockets did since may be in rows without a process, or among the unknown", countOwnersMade},
+		{"listeners", "listeners_forgotten", "listening sockets were forgotten for want of room: connections that they accepted since may be in rows without a process", countListenersMade},
+		{"conns", "connections_forgotten", "connections were forgotten for want of room: their lifetime is in no row, and their direction may be missing", countConnsMade},
+	} {
+		held := tr.set.Map(m.name)
+		made := tr.counts[m.made]
+		if held == nil || made == 0 {
+			continue
+		}
+		there, err := entries(held)
+		if err != nil {
+			return fmt.Errorf("count %s: %w", m.name, err)
+		}
+		if made > there {
+			r.Totals[m.total] = made - there
+			r.Notes = append(r.Notes, fmt.Sprintf("%d %s", made-there, m.note))
+		}
+	}
+	return nil
+}
+
+// entries counts what a map holds.
+func entries(m *ebpf.Map) (n uint64, err error) {
+	key := make([]byte, m.KeySize())
+	for err = m.NextKey(nil, key); err == nil; err = m.NextKey(key, key) {
+		if n++; n > uint64(m.MaxEntries()) {
+			break // entries moved about under the walk
+		}
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = nil
+	}
+	return n, err
 }
 
 // wallClock turns the kernel's monotonic time into this machine's.

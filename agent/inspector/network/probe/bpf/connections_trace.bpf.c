@@ -302,8 +302,8 @@ int BPF_PROG(trace_state, const struct sock *sk, int from, int to)
 		return 0;
 	if (direction) {
 		struct conn c = { .began = bpf_ktime_get_ns(), .g = e.g };
-		if (e.cookie)
-			bpf_map_update_elem(&conns, &e.cookie, &c, BPF_NOEXIST);
+		if (e.cookie && !bpf_map_update_elem(&conns, &e.cookie, &c, BPF_NOEXIST))
+			count(CONNS_MADE, 1);
 		e.which = direction == OUT ? ACTIVE_OPENS : PASSIVE_OPENS;
 		e.what = direction == OUT ? OPENED : ACCEPTED;
 		note(&e);
@@ -344,8 +344,8 @@ int BPF_PROG(trace_end, struct sock *sk)
 	count(BYTES_SENT, e.sent);
 	count(BYTES_RECEIVED, e.received);
 	note(&e);
-	if (e.cookie)
-		bpf_map_delete_elem(&conns, &e.cookie);
+	if (e.cookie && !bpf_map_delete_elem(&conns, &e.cookie))
+		count(CONNS_MADE, -1);
 	return 0;
 }
 

@@ -132,6 +132,26 @@ static __noinline int describe(struct task_struct *t, struct owner *o)
 	return 0;
 }
 
+/* The maps forget the least used entry when they are full, and the kernel does
+ * not count it: what was taken in is counted here. An update takes the room of
+ * an entry even when it then finds that it is not to add one, so that it is
+ * asked first. */
+static __always_inline void own(u64 cookie, const struct owner *o, bool replace)
+{
+	if (!bpf_map_lookup_elem(&owners, &cookie) && !bpf_map_update_elem(&owners, &cookie, o, BPF_NOEXIST))
+		count(OWNERS_MADE, 1);
+	else if (replace)
+		bpf_map_update_elem(&owners, &cookie, o, BPF_ANY);
+}
+
+static __always_inline void hears(const struct port_key *k, const struct owner *o)
+{
+	if (!bpf_map_lookup_elem(&listeners, k) && !bpf_map_update_elem(&listeners, k, o, BPF_NOEXIST))
+		count(LISTENERS_MADE, 1);
+	else
+		bpf_map_update_elem(&listeners, k, o, BPF_ANY);
+}
+
 static __always_inline void remember(struct sock *sk, u64 cookie, struct task_struct *task, bool replace)
 {
 	struct owner o = {}, *known;
@@ -144,10 +164,10 @@ static __always_inline void remember(struct sock *sk, u64 cookie, struct task_st
 		return;
 	if (describe(task, &o))
 		return;
-	bpf_map_update_elem(&owners, &cookie, &o, BPF_ANY);
+	own(cookie, &o, true);
 	if (BPF_CORE_READ((struct sock___task *)sk, __sk_common.skc_state) == TCP_LISTEN) {
 		struct port_key k = { netns_of_sock(sk), BPF_CORE_READ((struct sock___task *)sk, __sk_common.skc_num) };
-		bpf_map_update_elem(&listeners, &k, &o, BPF_ANY);
+		hears(&k, &o);
 	}
 }
 
@@ -210,8 +230,8 @@ int BPF_PROG(own_state, struct sock *sk, int from, int to)
 		u64 cookie = bpf_get_socket_cookie(sk);
 		if (describe(bpf_get_current_task_btf(), &o))
 			return 0;
-		bpf_map_update_elem(&owners, &cookie, &o, BPF_ANY);
-		bpf_map_update_elem(&listeners, &k, &o, BPF_ANY);
+		own(cookie, &o, true);
+		hears(&k, &o);
 	} else if (from == TCP_SYN_RECV) {
 		struct port_key k = { netns_of_sock(sk), BPF_CORE_READ((struct sock___task *)sk, __sk_common.skc_num) };
 		struct owner *l = bpf_map_lookup_elem(&listeners, &k);
@@ -219,7 +239,7 @@ int BPF_PROG(own_state, struct sock *sk, int from, int to)
 		if (l) {
 			struct owner o = *l;
 			o.heir = 1;
-			bpf_map_update_elem(&owners, &cookie, &o, BPF_NOEXIST);
+			own(cookie, &o, false);
 		}
 	}
 	return 0;

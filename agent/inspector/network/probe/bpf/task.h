@@ -158,6 +158,9 @@ enum count {
 	RING_LOST, /* samples that found no room */
 	TRUNCATED, /* samples beyond max_events */
 	SPENT,     /* CPUs that reached event_budget */
+	OWNERS_MADE,	/* entries that the maps of owners, listeners and connections */
+	LISTENERS_MADE, /* took in, less those that were taken out: what is no more */
+	CONNS_MADE,	/* there of them was forgotten for want of room */
 	TASK_COUNTS, /* the task's own counters begin here */
 	COUNTS = TASK_COUNTS + 16,
 };
