@@ -123,7 +123,7 @@ func listTokens(ctx context.Context, s Tokens, c Call) (Answer, error) {
 	}
 	var p page
 	p.line("%s", counted(len(list), "token"))
-	cells := [][]string{}
+	cells := []string{}
 	for _, t := range body.Tokens {
 		used := "never used"
 		if t.LastUsedAt != nil {
@@ -133,7 +133,7 @@ func listTokens(ctx context.Context, s Tokens, c Call) (Answer, error) {
 		if nodes == "" {
 			nodes = "all"
 		}
-		cells = append(cells, []string{t.Name, t.State, strings.ReplaceAll(strings.Join(t.Scopes, " "), "telltale:", ""), nodes, used, t.ID})
+		cells = append(cells, t.Name, t.State, strings.ReplaceAll(strings.Join(t.Scopes, " "), "telltale:", ""), nodes, used, t.ID)
 	}
 	p.table([]string{"NAME", "STATE", "SCOPES", "NODES", "LAST USE", "TOKEN"}, cells)
 	p.truncated(body.Truncated)
@@ -185,7 +185,7 @@ func auditRecent(ctx context.Context, s Audit, c Call) (Answer, error) {
 	got.Notes = withNote(got.Notes, note)
 	var p page
 	p.line("%s, youngest first", counted(len(got.Entries), "record"))
-	cells := [][]string{}
+	cells := []string{}
 	for _, e := range got.Entries {
 		who := e.Principal.Name
 		if who == "" {
@@ -198,7 +198,7 @@ func auditRecent(ctx context.Context, s Audit, c Call) (Answer, error) {
 		if e.Count > 1 {
 			how += " ×" + strconv.Itoa(e.Count)
 		}
-		cells = append(cells, []string{stamp(e.At), who, e.Surface, e.Action, clip(e.Arguments, 120), how, e.Reference})
+		cells = append(cells, stamp(e.At), who, e.Surface, e.Action, clip(e.Arguments, 120), how, e.Reference)
 	}
 	p.table([]string{"AT", "WHO", "SURFACE", "ACTION", "ARGUMENTS", "OUTCOME", "REFERENCE"}, cells)
 	p.truncated(got.Truncated)
@@ -221,13 +221,13 @@ func tenantUsage(ctx context.Context, s Usage, c Call) (Answer, error) {
 	}
 	var p page
 	p.line("at %s", stamp(c.Now))
-	cells := [][]string{}
+	cells := []string{}
 	for _, q := range got.Usage {
 		most, share := "unbounded", ""
 		if q.Max > 0 {
 			most, share = number(float64(q.Max)), fmt.Sprintf("%.0f %%", 100*float64(q.Used)/float64(q.Max))
 		}
-		cells = append(cells, []string{q.What, number(float64(q.Used)), most, share})
+		cells = append(cells, q.What, number(float64(q.Used)), most, share)
 	}
 	p.table([]string{"WHAT", "USED", "AT MOST", "SHARE"}, cells)
 	p.notes(got.Notes)

@@ -253,6 +253,14 @@ func plainByte(c byte) bool {
 	return c < 64 && uint64(plainLow)>>c&1 != 0 || c >= 64 && c < 128 && uint64(plainHigh)>>(c-64)&1 != 0
 }
 
+// plainBytes says the same of eight bytes at once, of most of them.
+func plainBytes(s string) bool {
+	const ones, high = 0x01010101_01010101, 0x80808080_80808080
+	x := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	quote, angle, back := (x|4*ones)^'&'*ones, (x|2*ones)^'>'*ones, x^'\\'*ones // " and & differ in one bit, so do < and >
+	return (x|(x+ones)|(x-' '*ones)|(quote-ones)&^quote|(angle-ones)&^angle|(back-ones)&^back)&high == 0
+}
+
 // appendJSON writes a string as encoding/json does.
 func appendJSON(b []byte, s string) []byte { return appendString(b, s, false) }
 
@@ -263,12 +271,17 @@ func appendClean(b []byte, s string) []byte { return appendString(b, s, true) }
 func appendString(b []byte, s string, clean bool) []byte {
 	b = append(b, '"')
 	done := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if plainByte(c) {
-			i++
-			continue
+	for i := 0; ; {
+		for i+8 <= len(s) && plainBytes(s[i:i+8]) {
+			i += 8
 		}
+		for i < len(s) && plainByte(s[i]) {
+			i++
+		}
+		if i == len(s) {
+			return append(append(b, s[done:]...), '"')
+		}
+		c := s[i]
 		r, n := utf8.DecodeRuneInString(s[i:])
 		short := strings.IndexByte("\"\\\b\f\n\r\t", c)
 		switch {
@@ -287,5 +300,4 @@ func appendString(b []byte, s string, clean bool) []byte {
 		i += n
 		done = i
 	}
-	return append(append(b, s[done:]...), '"')
 }

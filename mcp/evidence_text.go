@@ -123,7 +123,7 @@ func (a taskAnswer) rows(p *page, rows []evidenceRow, many bool) {
 	if many {
 		head = slices.Insert(head, 2, "NODE")
 	}
-	table := [][]string{}
+	table := []string{}
 	for _, r := range rows {
 		cells := []string{number(float64(r.Count)), "", fmt.Sprint(r.Row), told(r.Labels, r.Values, shared)}
 		if r.Share != nil {
@@ -135,7 +135,7 @@ func (a taskAnswer) rows(p *page, rows []evidenceRow, many bool) {
 		if many {
 			cells = slices.Insert(cells, 2, r.Name)
 		}
-		table = append(table, cells)
+		table = append(table, cells...)
 	}
 	p.tableWith(head, table, func(i int) {
 		measures(p, "  ", buckets(rows[i].Values))
@@ -195,9 +195,9 @@ func (a taskAnswer) profile(p *page, f nodeProfile, many bool) {
 		return
 	}
 	p.line("%s%d of %s possible samples (%d Hz × %s × %s s) hit the target, %.1f %% of them in the kernel", where, f.Samples, number(f.Possible), f.Hz, counted(f.CPUs, "CPU"), number(f.Seconds), 100*float64(f.Kernel)/float64(f.Samples))
-	rows := [][]string{}
+	rows := []string{}
 	for _, t := range f.Top {
-		rows = append(rows, []string{fmt.Sprintf("%.1f %%", t.Share*100), fmt.Sprint(t.Self), fmt.Sprint(t.Total), t.Function, t.Module})
+		rows = append(rows, fmt.Sprintf("%.1f %%", t.Share*100), fmt.Sprint(t.Self), fmt.Sprint(t.Total), t.Function, t.Module)
 	}
 	p.table([]string{"SHARE", "SELF", "TOTAL", "FUNCTION", "MODULE"}, rows)
 	if f.Unnamed > 0 {
@@ -253,14 +253,17 @@ func (a taskAnswer) losses(p *page) {
 
 // facts writes labels: text of nodes, one line.
 func facts(labels map[string]string) string {
-	parts := []string{}
-	for _, k := range sortedKeys(labels) {
-		parts = append(parts, fact(k)+"="+fact(labels[k]))
-	}
-	if len(parts) == 0 {
+	if len(labels) == 0 {
 		return "(no labels)"
 	}
-	return strings.Join(parts, " ")
+	b := make([]byte, 0, 64)
+	for i, k := range sortedKeys(labels) {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = append(append(append(b, fact(k)...), '='), fact(labels[k])...)
+	}
+	return string(b)
 }
 
 // fact quotes text that could be read as more than one fact, so that no value

@@ -118,9 +118,9 @@ func eventsText(a eventsAnswer) string {
 	if len(a.Events) == 0 {
 		p.line("no event matches; on nodes that are not covered that is unknown, not absence")
 	}
-	rows := [][]string{}
+	rows := make([]string, 0, 8*len(a.Events))
 	for _, e := range a.Events {
-		rows = append(rows, []string{stamp(e.Last), string(e.Severity), string(e.State), e.Kind, e.Name, counts(e), facts(e.Scope) + origin(e), e.ID})
+		rows = append(rows, stamp(e.Last), string(e.Severity), string(e.State), e.Kind, e.Name, counts(e), facts(e.Scope)+origin(e), e.ID)
 	}
 	p.table([]string{"LAST SEEN", "SEVERITY", "STATE", "KIND", "NAME", "COUNT", "SCOPE", "EVENT"}, rows)
 	p.coverage(a.Coverage)
@@ -133,14 +133,14 @@ func eventsText(a eventsAnswer) string {
 // counts says how many sightings an event stands for, and how many of them
 // nobody looked at one by one.
 func counts(e events.Event) string {
-	out := strconv.FormatUint(e.Cumulative, 10)
+	b := strconv.AppendUint(make([]byte, 0, 48), e.Cumulative, 10)
 	if e.Truncated > 0 {
-		out += fmt.Sprintf(" (%d counted only)", e.Truncated)
+		b = append(strconv.AppendUint(append(b, " ("...), e.Truncated, 10), " counted only)"...)
 	}
 	if e.Lost > 0 {
-		out += fmt.Sprintf(" +%d lost", e.Lost)
+		b = append(strconv.AppendUint(append(b, " +"...), e.Lost, 10), " lost"...)
 	}
-	return out
+	return string(b)
 }
 
 func origin(e events.Event) string {
@@ -260,9 +260,9 @@ func eventText(a eventAnswer) string {
 	if len(a.Contexts) == 0 {
 		p.line("no context snapshot (%s): what the metrics were then is unknown", orNone(a.Context))
 	}
-	rows := [][]string{}
+	rows := []string{}
 	for _, e := range a.Nearby {
-		rows = append(rows, []string{stamp(e.First), string(e.Severity), e.Kind, counts(e), facts(e.Scope), e.ID})
+		rows = append(rows, stamp(e.First), string(e.Severity), e.Kind, counts(e), facts(e.Scope), e.ID)
 	}
 	p.table([]string{"NEARBY", "SEVERITY", "KIND", "COUNT", "SCOPE", "EVENT"}, rows)
 	p.notes(a.Notes)
@@ -287,9 +287,9 @@ func snapshotText(p *page, x events.Context) {
 			}
 		}
 	}
-	rows := [][]string{}
+	rows := []string{}
 	for _, n := range names {
-		row := []string{n}
+		rows = append(rows, n)
 		for i, part := range parts {
 			cell := "unknown"
 			if i == 2 && x.Status == "pending" {
@@ -298,9 +298,8 @@ func snapshotText(p *page, x events.Context) {
 			if j := slices.IndexFunc(part, func(v events.ContextValue) bool { return v.Metric == n }); j >= 0 {
 				cell = contextCell(part[j])
 			}
-			row = append(row, cell)
+			rows = append(rows, cell)
 		}
-		rows = append(rows, row)
 	}
 	p.table([]string{"METRIC", "BEFORE", "DURING", "AFTER"}, rows)
 }

@@ -84,17 +84,16 @@ func explainText(e causes.Explanation) string {
 		p.line("open: %s, %s (%s)%s", stamp(c.At), inspector.CleanText(c.What), inspector.CleanText(c.Why), ofEvent(c.Event))
 	}
 	p.around(e)
-	rows := [][]string{}
+	rows := []string{}
 	for _, m := range e.Metrics {
-		row := []string{m.Metric + " " + m.Stat}
+		rows = append(rows, m.Metric+" "+m.Stat)
 		for _, v := range []*float64{m.Before, m.During, m.After} {
 			cell := "unknown"
 			if v != nil {
 				cell = quantity(*v, string(m.Unit), m.Stat == "rate_s")
 			}
-			row = append(row, cell)
+			rows = append(rows, cell)
 		}
-		rows = append(rows, row)
 	}
 	p.table([]string{"METRIC", "BEFORE", "DURING", "AFTER"}, rows)
 	for _, l := range e.Looked {

@@ -209,18 +209,18 @@ func summaryText(a summaryAnswer) string {
 	p.coverage(a.Coverage)
 	p.notes(a.Notes)
 	p.line("windows: %d of %d received; %s, %d lost%s", a.Received, a.Expected, counted(a.Samples, "observation"), a.Lost, boundMark(a.LowerBound))
-	rows, silent := [][]string{}, map[string][]string{}
+	rows, silent := make([]string, 0, 16*len(a.Metrics)), map[string][]string{}
 	for _, m := range a.Metrics {
 		if m.CoveredS == 0 {
 			silent[orNone(m.Reason)] = append(silent[orNone(m.Reason)], m.Metric)
 			continue
 		}
-		rows = append(rows, statCells(m.Metric, m.Kind, m.Unit, m.Stats))
+		rows = appendStats(rows, m.Metric, m.Kind, m.Unit, m.Stats)
 		for _, r := range m.Rows {
-			rows = append(rows, statCells("  "+labelText(r.Labels)+coveredMark(m, r.Stats), m.Kind, m.Unit, r.Stats))
+			rows = appendStats(rows, "  "+labelText(r.Labels)+coveredMark(m, r.Stats), m.Kind, m.Unit, r.Stats)
 		}
 		if m.Other != nil {
-			rows = append(rows, statCells("  (other)", m.Kind, m.Unit, *m.Other))
+			rows = appendStats(rows, "  (other)", m.Kind, m.Unit, *m.Other)
 		}
 	}
 	p.table([]string{"METRIC", "LAST/RATE", "MAX", "TOTAL", "MEAN", "P50", "P95", "P99"}, rows)
@@ -253,8 +253,9 @@ func boundMark(lower bool) string {
 	return ""
 }
 
-// statCells are a name and the columns LAST/RATE, MAX, TOTAL, MEAN, P50, P95, P99.
-func statCells(name, kind, unit string, s metrics.Stats) []string {
+// appendStats writes a row: a name and the columns LAST/RATE, MAX, TOTAL, MEAN,
+// P50, P95, P99.
+func appendStats(rows []string, name, kind, unit string, s metrics.Stats) []string {
 	cell := func(v *float64, rate bool) string {
 		if v == nil {
 			return ""
@@ -275,9 +276,9 @@ func statCells(name, kind, unit string, s metrics.Stats) []string {
 	}
 	switch kind {
 	case "gauge":
-		return []string{name, cell(s.Last, false), cell(s.Max, false), "", cell(s.Avg, false), "", "", ""}
+		return append(rows, name, cell(s.Last, false), cell(s.Max, false), "", cell(s.Avg, false), "", "", "")
 	case "delta":
-		return []string{name, cell(s.RatePerS, true), cell(s.Max, true), whole(s.Sum, s.SumStr), "", "", "", ""}
+		return append(rows, name, cell(s.RatePerS, true), cell(s.Max, true), whole(s.Sum, s.SumStr), "", "", "", "")
 	}
 	count := s.CountStr
 	if s.Count != nil {
@@ -287,5 +288,5 @@ func statCells(name, kind, unit string, s metrics.Stats) []string {
 	if s.RatePerS != nil {
 		rate = number(*s.RatePerS) + "/s"
 	}
-	return []string{name, rate, "", count, cell(s.Mean, false), bound(s.P50, s.P50Str), bound(s.P95, s.P95Str), bound(s.P99, s.P99Str)}
+	return append(rows, name, rate, "", count, cell(s.Mean, false), bound(s.P50, s.P50Str), bound(s.P95, s.P95Str), bound(s.P99, s.P99Str))
 }

@@ -99,21 +99,21 @@ func overviewText(o overviewAnswer) string {
 	}
 	p.line("%s at %s: %s; newest sign of life %s", counted(o.Nodes, "node"), stamp(o.At), orNone(strings.Join(parts, ", ")), age(o.FreshnessS))
 	p.coverage(o.Coverage)
-	rows := [][]string{}
+	rows := make([]string, 0, 12*len(o.Worst))
 	for _, w := range o.Worst {
 		for _, n := range w.Nodes {
-			rows = append(rows, []string{w.Metric, quantity(n.Value, w.Unit, w.Stat == "rate_per_s"), n.Name, n.Node})
+			rows = append(rows, w.Metric, quantity(n.Value, w.Unit, w.Stat == "rate_per_s"), n.Name, n.Node)
 		}
 	}
 	p.table([]string{"METRIC", "HIGHEST", "NAME", "NODE"}, rows)
-	rows = [][]string{}
+	rows = rows[:0]
 	for _, u := range o.Unhealthy {
-		rows = append(rows, []string{u.Component + "/" + u.Signal, u.Level, strconv.Itoa(u.Nodes), u.Example.Name, u.Reason})
+		rows = append(rows, u.Component+"/"+u.Signal, u.Level, strconv.Itoa(u.Nodes), u.Example.Name, u.Reason)
 	}
 	p.table([]string{"SIGNAL", "LEVEL", "NODES", "EXAMPLE", "REASON"}, rows)
-	rows = [][]string{}
+	rows = rows[:0]
 	for _, k := range o.Kept {
-		rows = append(rows, []string{k.Reason, fmt.Sprint(k.Count), strconv.Itoa(k.Nodes)})
+		rows = append(rows, k.Reason, fmt.Sprint(k.Count), strconv.Itoa(k.Nodes))
 	}
 	p.table([]string{"KEPT OUT", "WINDOWS", "NODES"}, rows)
 	p.line("versions: %s; kernels: %s", shares(o.ByVersion), shares(o.ByKernel))
@@ -175,13 +175,13 @@ func listText(a pageAnswer) string {
 	if len(a.Nodes) == 0 {
 		p.line("no node matches")
 	}
-	rows := [][]string{}
+	rows := make([]string, 0, 7*len(a.Nodes))
 	for _, n := range a.Nodes {
 		skew := ""
 		if n.SkewMS != nil {
 			skew = strconv.FormatInt(*n.SkewMS, 10) + " ms"
 		}
-		rows = append(rows, []string{n.Name, string(n.Status), age(n.FreshnessS), skew, n.AgentVersion, labelText(n.Labels), n.Node})
+		rows = append(rows, n.Name, string(n.Status), age(n.FreshnessS), skew, n.AgentVersion, labelText(n.Labels), n.Node)
 	}
 	p.table([]string{"NAME", "STATUS", "LAST SEEN", "SKEW", "VERSION", "LABELS", "NODE"}, rows)
 	p.truncated(a.Truncated)
@@ -280,32 +280,32 @@ func nodeText(a nodeAnswer) string {
 	for _, s := range a.SameAs {
 		p.line("same machine as %s (%s)", inspector.CleanText(s.Name), s.Node)
 	}
-	rows := [][]string{}
+	rows := make([]string, 0, 4*len(a.Capabilities))
 	for _, h := range a.Headlines {
-		rows = append(rows, []string{h.Metric, quantity(h.Value, h.Unit, h.Stat == "rate_per_s")})
+		rows = append(rows, h.Metric, quantity(h.Value, h.Unit, h.Stat == "rate_per_s"))
 	}
 	p.table([]string{"HEADLINE", "LATEST"}, rows)
-	rows = [][]string{}
+	rows = rows[:0]
 	for _, c := range a.Capabilities {
-		rows = append(rows, []string{c.Component + "/" + c.Signal, c.Level, c.Source, c.Reason})
+		rows = append(rows, c.Component+"/"+c.Signal, c.Level, c.Source, c.Reason)
 	}
 	p.table([]string{"SIGNAL", "LEVEL", "SOURCE", "REASON"}, rows)
 	for _, m := range a.ModulesOff {
 		p.line("module %s is switched off from the server since %s", m.Module, stamp(m.At))
 	}
 	lossText(&p, a.Loss)
-	rows = [][]string{}
+	rows = rows[:0]
 	for _, q := range a.Quarantine {
-		rows = append(rows, []string{q.Reason, fmt.Sprint(q.Count), stamp(q.LastAt), q.Example})
+		rows = append(rows, q.Reason, fmt.Sprint(q.Count), stamp(q.LastAt), q.Example)
 	}
 	p.table([]string{"KEPT OUT", "COUNT", "LAST", "EXAMPLE"}, rows)
-	rows = [][]string{}
+	rows = rows[:0]
 	for _, s := range a.Sessions {
 		state := "live"
 		if !s.Live {
 			state = "closed: " + orNone(s.CloseReason)
 		}
-		rows = append(rows, []string{state, s.Remote, stamp(s.ConnectedAt), stamp(s.LastSeen), s.BootID})
+		rows = append(rows, state, s.Remote, stamp(s.ConnectedAt), stamp(s.LastSeen), s.BootID)
 	}
 	p.table([]string{"SESSION", "FROM", "CONNECTED", "LAST SEEN", "BOOT"}, rows)
 	p.notes(a.Notes)

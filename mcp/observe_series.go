@@ -81,7 +81,7 @@ func seriesText(a seriesAnswer, detailed bool) string {
 	if len(a.Series) == 0 {
 		p.line("no series: unknown is not zero; see coverage and get_node for the reason")
 	}
-	rows := [][]string{}
+	rows := []string{}
 	for _, s := range a.Series {
 		who := s.Name
 		if s.Group != nil {
@@ -95,7 +95,7 @@ func seriesText(a seriesAnswer, detailed bool) string {
 			}
 			return quantity(*v, s.Unit, rate)
 		}
-		rows = append(rows, []string{s.Metric, who, labelText(s.Labels), s.Stat, cell(low), cell(high), cell(last), sparkline(s.Points)})
+		rows = append(rows, s.Metric, who, labelText(s.Labels), s.Stat, cell(low), cell(high), cell(last), sparkline(s.Points))
 	}
 	p.table([]string{"METRIC", "NODE", "LABELS", "STAT", "LOW", "HIGH", "LAST", "COURSE"}, rows)
 	if detailed {

@@ -1,10 +1,10 @@
 package mcp
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,64 +15,71 @@ import (
 )
 
 // page builds the text form of an answer: short lines and aligned tables.
-type page struct{ b []byte }
-
-const pageBytes = 4 << 10 // of most texts
+type page struct{ b strings.Builder }
 
 func (p *page) line(format string, args ...any) {
-	p.b = append(fmt.Appendf(p.room(), format, args...), '\n')
+	fmt.Fprintf(&p.b, format, args...)
+	p.b.WriteByte('\n')
 }
 
-func (p *page) room() []byte {
-	if p.b == nil {
-		p.b = make([]byte, 0, pageBytes)
-	}
-	return p.b
-}
-
-// table writes rows under a head, columns padded to their widest cell. Cells
-// are cleaned: much of what they hold was written by nodes.
-func (p *page) table(head []string, rows [][]string) { p.tableWith(head, rows, func(int) {}) }
+// table writes cells, row after row, under a head, columns padded to their
+// widest cell. Cells are cleaned: much of what they hold was written by nodes.
+func (p *page) table(head, cells []string) { p.tableWith(head, cells, func(int) {}) }
 
 // tableWith is table that lets below write further lines under each row.
-func (p *page) tableWith(head []string, rows [][]string, below func(row int)) {
-	if len(rows) == 0 {
+func (p *page) tableWith(head, cells []string, below func(row int)) {
+	if len(cells) == 0 {
 		return
 	}
 	width := make([]int, len(head))
-	measure := func(r []string) {
-		for i := range r {
-			if r[i] = inspector.CleanText(r[i]); r[i] == "" {
-				r[i] = "-"
+	measure := func(row []string) {
+		for i, cell := range row {
+			if row[i] = inspector.CleanText(cell); row[i] == "" {
+				row[i] = "-"
 			}
-			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
 		}
 	}
 	measure(head)
-	for _, r := range rows {
-		measure(r)
+	for row := range slices.Chunk(cells, len(head)) {
+		measure(row)
 	}
-	p.cells(head, width)
-	for n, r := range rows {
-		p.cells(r, width)
-		below(n)
+	line := 2 * len(width)
+	for _, w := range width {
+		line += w
+	}
+	p.b.Grow(line * (1 + len(cells)/len(head)))
+	p.row(head, width)
+	for i := 0; i < len(cells); i += len(head) {
+		p.row(cells[i:i+len(head)], width)
+		below(i / len(head))
 	}
 }
 
-// cells writes one row of a table.
-func (p *page) cells(row []string, width []int) {
-	b := p.room()
-	start := len(b)
-	for i, cell := range row {
-		b = append(b, cell...)
-		for pad := utf8.RuneCountInString(cell); i < len(row)-1 && pad < width[i]+2; pad++ {
-			b = append(b, ' ')
+// row writes one row of a table, and no space at its end.
+func (p *page) row(cells []string, width []int) {
+	for len(cells) > 0 {
+		last := strings.TrimRight(cells[len(cells)-1], " ")
+		if cells[len(cells)-1] = last; last != "" {
+			break
+		}
+		cells = cells[:len(cells)-1]
+	}
+	for i, cell := range cells {
+		p.b.WriteString(cell)
+		if i < len(cells)-1 {
+			p.spaces(width[i] - utf8.RuneCountInString(cell) + 2)
 		}
 	}
-	for len(b) > start && b[len(b)-1] == ' ' {
-		b = b[:len(b)-1]
+	p.b.WriteByte('\n')
+}
+
+func (p *page) spaces(n int) {
+	const some = "                                "
+	for ; n > len(some); n -= len(some) {
+		p.b.WriteString(some)
 	}
-	p.b = append(b, '\n')
+	p.b.WriteString(some[:n])
 }
 
 func (p *page) notes(notes []string) {
@@ -132,7 +139,7 @@ func (p *page) next(steps []Next) {
 	}
 }
 
-func (p *page) String() string { return inspector.CleanLines(string(bytes.TrimRight(p.b, "\n"))) }
+func (p *page) String() string { return inspector.CleanLines(strings.TrimRight(p.b.String(), "\n")) }
 
 // quantity writes a number with its unit, four digits at most.
 func quantity(v float64, unit string, perSecond bool) string {

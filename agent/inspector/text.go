@@ -42,14 +42,20 @@ func clean(s string, lines bool) string {
 func cleanLen(s string, lines bool) int {
 	const ones = 0x01010101_01010101
 	for i := 0; i < len(s); {
-		if i+8 <= len(s) { // most text is ASCII: eight bytes at once
+		for i+8 <= len(s) { // most text is ASCII: eight bytes at once
 			x := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 | uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
-			if (x|(x+ones)|(x-' '*ones))&(0x80*ones) == 0 {
-				i += 8
-				continue
+			if (x|(x+ones)|(x-' '*ones))&(0x80*ones) != 0 {
+				break
 			}
+			i += 8
 		}
-		if c := s[i]; c >= ' ' && c < 0x7f || lines && c == '\n' {
+		for i < len(s) && s[i] >= ' ' && s[i] < 0x7f {
+			i++
+		}
+		if i == len(s) {
+			break
+		}
+		if lines && s[i] == '\n' {
 			i++
 			continue
 		}
