@@ -127,10 +127,10 @@ type Page struct {
 
 // Finding is what promote_evidence makes an event of.
 type Finding struct {
-	Task     string // ticket
-	Node     string // id
-	Kind     string // task kind
-	Title    string // the caller's words
+	Task     string             // ticket
+	Node     string             // id
+	Kind     string             // task kind
+	Title    string             // the caller's words
 	Severity inspector.Severity // empty: Warning, or what it was promoted with
 	Labels   map[string]string  // of the row or sample promoted
 	Count    uint64

@@ -29,11 +29,18 @@ const (
 
 // List answers one page of events, the youngest first. It needs telltale:read.
 // A page may end early, with a cursor, when a filter leaves out most of a long
-// list. Coverage counts nodes: one that is away may hold events back.
+// list. Coverage counts nodes: one that is away may hold events back. The
+// answer may be shared with other callers: do not change its maps and slices.
 func (s *Service) List(ctx context.Context, scope tenants.Scope, q ListQuery) (Page, error) {
 	if err := scope.Require(tenants.Read); err != nil {
 		return Page{}, err
 	}
+	key := fmt.Sprintf("%q %q %q %q %q %d %d %d %d %d %q %s", q.Node, q.Kinds, q.MinSeverity, q.State, q.Origin, q.From.Unix(), q.From.Nanosecond(), q.To.Unix(), q.To.Nanosecond(), q.Limit, q.Cursor,
+		crowdKey(scope, tenants.NodeID{}, q.Labels))
+	return s.lists.Do(ctx, key, func(ctx context.Context) (Page, error) { return s.list(ctx, scope, q) })
+}
+
+func (s *Service) list(ctx context.Context, scope tenants.Scope, q ListQuery) (Page, error) {
 	now := s.now()
 	after, err := s.checkQuery(scope, &q, now)
 	if err != nil {

@@ -55,6 +55,7 @@ type Service struct {
 	woken   chan struct{} // a snapshot is due
 	news    news
 	crowds  crowds
+	lists   tenantdb.Shared[Page] // equal questions at one time are read once
 	counts  counters
 }
 

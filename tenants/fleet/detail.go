@@ -15,8 +15,16 @@ import (
 
 // Get answers everything about one node, addressed by id or unique name. It
 // needs telltale:read. A name that several nodes in scope bear is Invalid with
-// reason "ambiguous_node" and names the candidates.
+// reason "ambiguous_node" and names the candidates. The answer may be shared
+// with other callers: do not change its maps and slices.
 func (s *Service) Get(ctx context.Context, scope tenants.Scope, ref string) (NodeDetail, error) {
+	if err := scope.Require(tenants.Read); err != nil {
+		return NodeDetail{}, err
+	}
+	return s.details.Do(ctx, overviewKey(scope)+"\x02"+ref, func(ctx context.Context) (NodeDetail, error) { return s.detail(ctx, scope, ref) })
+}
+
+func (s *Service) detail(ctx context.Context, scope tenants.Scope, ref string) (NodeDetail, error) {
 	var d NodeDetail
 	var now time.Time
 	r, err := s.about(ctx, scope, ref, func(b *pgx.Batch, node [16]byte) {

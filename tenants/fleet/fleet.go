@@ -228,6 +228,11 @@ type Service struct {
 	overviews overviews
 	words     words
 
+	// Equal questions at one time are read once; see tenantdb.Shared.
+	lists     tenantdb.Shared[Page]
+	details   tenantdb.Shared[NodeDetail]
+	summaries tenantdb.Shared[Overview]
+
 	mu    sync.Mutex
 	seen  map[sessionKey]sighting // sightings not yet written
 	drops uint64                  // sightings dropped because too many were waiting

@@ -23,8 +23,12 @@ func (s *Service) Overview(ctx context.Context, scope tenants.Scope) (Overview, 
 	if err := scope.Require(tenants.Read); err != nil {
 		return Overview{}, err
 	}
-	now, args := s.times(scope)
 	key := overviewKey(scope)
+	return s.summaries.Do(ctx, key, func(ctx context.Context) (Overview, error) { return s.overview(ctx, scope, key) })
+}
+
+func (s *Service) overview(ctx context.Context, scope tenants.Scope, key string) (Overview, error) {
+	now, args := s.times(scope)
 	if o, ok := s.overviews.get(key, now); ok {
 		return o, nil
 	}

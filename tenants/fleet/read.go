@@ -61,7 +61,8 @@ func age(now, t time.Time) *float64 {
 	return &a
 }
 
-// List answers one page of nodes in order of name. It needs telltale:read.
+// List answers one page of nodes in order of name. It needs telltale:read. The
+// answer may be shared with other callers: do not change its maps and slices.
 func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (Page, error) {
 	if err := scope.Require(tenants.Read); err != nil {
 		return Page{}, err
@@ -69,6 +70,11 @@ func (s *Service) List(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 	if err := lq.check(); err != nil {
 		return Page{}, err
 	}
+	key := fmt.Sprintf("%s\x02%q %q %q %d %q", overviewKey(scope), lq.Status, lq.Labels, lq.Search, lq.Limit, lq.Cursor)
+	return s.lists.Do(ctx, key, func(ctx context.Context) (Page, error) { return s.list(ctx, scope, lq) })
+}
+
+func (s *Service) list(ctx context.Context, scope tenants.Scope, lq ListQuery) (Page, error) {
 	limit, clamped := tenants.ClampRows(lq.Limit)
 	now, args := s.times(scope)
 	q := newQuery(sqlPage, args...)

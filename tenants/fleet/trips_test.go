@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/telltale-dev/telltale/tenants"
@@ -91,4 +93,50 @@ func TestWordsAreOnlyGuesses(t *testing.T) {
 	w.exec(`update node set revoked_at = $2 where node_id = $1`, [16]byte(mustID(prod)), start)
 	is("the other one is revoked", all, "web", test, "of test")
 	is("another tenant, still", reader(w.b, tenants.Selector{}), "web", other, "of globex")
+}
+
+// TestEqualQuestionsAreReadOnce: many callers at one time are given their own
+// tenant's and selector's nodes, from fewer readings than calls.
+func TestEqualQuestionsAreReadOnce(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	w.node(w.a, "web", "env", "prod")
+	w.node(w.a, "db", "env", "test")
+	w.node(w.b, "web", "env", "prod")
+	w.node(w.b, "mail", "env", "prod")
+	prod := tenants.Selector{Labels: map[string]string{"env": "prod"}}
+	callers := []struct {
+		scope tenants.Scope
+		want  string
+	}{{reader(w.a, tenants.Selector{}), "[db web]"}, {reader(w.a, prod), "[web]"}, {reader(w.b, tenants.Selector{}), "[mail web]"}, {reader(w.b, prod), "[mail web]"}}
+	const each = 25
+	before, _ := w.s.db.ReadCounts()
+	var all sync.WaitGroup
+	for i := range each * len(callers) {
+		c := callers[i%len(callers)]
+		all.Go(func() {
+			p, err := w.s.List(ctx, c.scope, ListQuery{})
+			names := []string{}
+			for _, n := range p.Nodes {
+				names = append(names, n.Name)
+			}
+			if got := fmt.Sprint(names); got != c.want || err != nil {
+				t.Errorf("list %s, want %s: %v", got, c.want, err)
+			}
+			if o, err := w.s.Overview(ctx, c.scope); err != nil || o.Nodes != len(names) {
+				t.Errorf("overview of %d nodes, want %d: %v", o.Nodes, len(names), err)
+			}
+			if d, err := w.s.Get(ctx, c.scope, "web"); err != nil || d.Name != "web" {
+				t.Errorf("get %v: %v", d.Node, err)
+			}
+			_, err = w.s.Get(ctx, c.scope, "db")
+			if sees := c.scope.Tenant == w.a && c.scope.Nodes.All(); (err == nil) != sees || err != nil && !fault.Is(err, fault.NotFound) {
+				t.Errorf("the node db of another selector or tenant: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if after, _ := w.s.db.ReadCounts(); after-before >= 4*each*uint64(len(callers)) {
+		t.Errorf("%d readings for %d calls", after-before, 4*each*len(callers))
+	}
 }

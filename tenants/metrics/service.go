@@ -29,6 +29,7 @@ type Service struct {
 	layouts   *layouts
 	nodes     *nodeStates
 	companies companies
+	summaries tenantdb.Shared[Summary] // equal questions at one time are read once
 	parts     *tenantdb.Partitions
 	counts    counters
 }

@@ -21,11 +21,17 @@ const (
 	maxStrangers = 20   // names in Summary.Unregistered
 )
 
-// Summary answers the state of one module. It needs telltale:read.
+// Summary answers the state of one module. It needs telltale:read. The answer
+// may be shared with other callers: do not change its maps and slices.
 func (s *Service) Summary(ctx context.Context, scope tenants.Scope, q SummaryQuery) (Summary, error) {
 	if err := scope.Require(tenants.Read); err != nil {
 		return Summary{}, err
 	}
+	key := fmt.Sprintf("%q %d %d %d %d %s", q.Module, q.From.Unix(), q.From.Nanosecond(), q.To.Unix(), q.To.Nanosecond(), companyKey(scope, q.Node, q.Labels))
+	return s.summaries.Do(ctx, key, func(ctx context.Context) (Summary, error) { return s.summary(ctx, scope, q) })
+}
+
+func (s *Service) summary(ctx context.Context, scope tenants.Scope, q SummaryQuery) (Summary, error) {
 	c, ok := s.reg.Component(q.Module)
 	if !ok {
 		var names []string

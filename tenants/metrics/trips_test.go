@@ -35,7 +35,10 @@ func TestRoundTrips(t *testing.T) {
 				_, err := w.s.Summary(ctx, s, SummaryQuery{Module: "network", Node: "n1"})
 				return err
 			}, 1, 3},
-			{"summary", func(s tenants.Scope) error { _, err := w.s.Summary(ctx, s, SummaryQuery{Module: "network"}); return err }, 1, 3},
+			{"summary", func(s tenants.Scope) error {
+				_, err := w.s.Summary(ctx, s, SummaryQuery{Module: "network"})
+				return err
+			}, 1, 3},
 			{"series of a node", ask(Query{Metrics: []string{"network.opens"}, Node: "n1"}), 1, 2},
 			{"series", ask(Query{Metrics: []string{"network.opens"}}), 1, 2},
 			{"comparison", ask(Query{Metrics: []string{"network.opens"}, Group: "env"}), 1, 2},
