@@ -55,8 +55,8 @@ func (l eventsOf) Get(context.Context, tenants.Scope, found.ID) (found.Detail, e
 	return found.Detail{}, fault.New(fault.NotFound, "unknown_event", "no such event")
 }
 
-func (l eventsOf) Promote(context.Context, tenants.Scope, found.Finding) (found.Event, error) {
-	return found.Event{}, fault.New(fault.NotFound, "unknown_ticket", "no such task")
+func (l eventsOf) Promote(context.Context, tenants.Scope, found.Finding) (found.Promoted, error) {
+	return found.Promoted{}, fault.New(fault.NotFound, "unknown_ticket", "no such task")
 }
 
 func (l eventsOf) Subscribe(tenants.TenantID) (<-chan found.Change, func()) {
