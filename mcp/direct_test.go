@@ -34,6 +34,27 @@ func TestOneWrite(t *testing.T) {
 	}
 }
 
+// TestClientsGoBeside: what a client of either era sends for a list and a read
+// is plain.
+func TestClientsGoBeside(t *testing.T) {
+	w, _ := bothWays(t, nil)
+	for _, version := range []string{modernVersion, lastLegacy} {
+		s := connect(t, w.URL+"/t/acme/mcp", "read", version)
+		before := w.h.beside.Load()
+		for range 2 {
+			if res, err := s.ListTools(t.Context(), nil); err != nil || len(res.Tools) < 10 {
+				t.Errorf("%s: %v", version, err)
+			}
+			if res := call(t, s, "get_node", `{"node":"node-001"}`); res.IsError {
+				t.Errorf("%s: %s", version, textOf(t, res))
+			}
+		}
+		if n := w.h.beside.Load() - before; n < 3 { // the first list is the SDK's
+			t.Errorf("%s: %d of four were answered beside the SDK", version, n)
+		}
+	}
+}
+
 // TestListsAreKeptApart: what is kept of a list is for the tools it lists,
 // whoever asked first, and callers who see the same share the memory of it.
 func TestListsAreKeptApart(t *testing.T) {
