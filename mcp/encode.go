@@ -48,19 +48,19 @@ type writing struct {
 func (w *writing) fail(err error) { w.err = cmp.Or(w.err, err) }
 
 // encode writes body. It keeps nothing of it and never writes to it.
-func (e *encoder) encode(body any) (json.RawMessage, error) { return e.append(nil, body) }
-
-// append writes body behind b.
-func (e *encoder) append(b []byte, body any) (json.RawMessage, error) {
+func (e *encoder) encode(body any) (json.RawMessage, error) {
+	if body == nil {
+		return json.RawMessage("null"), nil
+	}
 	l := e.learn(reflect.TypeOf(body), true)
-	w := writing{b: slices.Grow(b, int(l.size.Load())+256)}
+	w := writing{b: make([]byte, 0, min(l.size.Load(), maxKept)+256)}
 	v := reflect.New(reflect.TypeOf(body)).Elem() // what has an address is read without a copy
 	v.Set(reflect.ValueOf(body))
 	l.write(&w, v)
 	if w.err != nil {
 		return nil, fmt.Errorf("encode an answer: %w", w.err)
 	}
-	l.size.Store(int64(len(w.b) - len(b)))
+	l.size.Store(int64(len(w.b)))
 	return w.b, nil
 }
 
