@@ -191,8 +191,12 @@ func TestEveryReadIsEqual(t *testing.T) {
 		if tool.Gated { // see TestEveryTaskIsEqual
 			continue
 		}
+		arguments := goodAndBad
+		if len(tool.Args) == 1 && tool.Args[0].Name == "password" { // of this test: how it ends is what matters
+			arguments = []string{"", "{}", `{"password":"hunter2","hunter3":1}`, `{"password":"hunter2"}`}
+		}
 		for _, bearer := range []string{"admin", "read@globex", "read#db", "payloads~read", "read~", "read#late"} {
-			for n, args := range goodAndBad {
+			for n, args := range arguments {
 				if bearer != "admin" && n%9 != 0 {
 					continue // the rest differs by the arguments alone
 				}
