@@ -127,7 +127,9 @@ func build(ctx context.Context, cfg *config, log *slog.Logger) (a *app, err erro
 		{"audit", 5 * time.Second, record.Run},
 		{"token uses", 5 * time.Second, uses.Run},
 		{"sightings", 5 * time.Second, a.fleet.Run},
-		{"collector", time.Second, func(ctx context.Context) error { return paceCollector(ctx, debug.SetGCPercent) }},
+		{"collector", time.Second, func(ctx context.Context) error {
+			return paceCollector(ctx, gogcGiven(os.LookupEnv), debug.SetGCPercent)
+		}},
 	}, found.parts(), []part{
 		httpPart("management", listeners[2], loopbackHosts(rest.Management(own)), nil, log),
 		{"agents", 10 * time.Second, func(ctx context.Context) error { return agents.Run(ctx, listeners[1], grpcCert.GetCertificate) }},

@@ -12,27 +12,30 @@ func TestCollectorsPace(t *testing.T) {
 			t.Errorf("%d bytes live: %d %%, want %d", live, got, want)
 		}
 	}
-	for _, given := range []int{100, 50} { // an operator's GOGC stays
+	given := func(v string, ok bool) bool { return gogcGiven(func(string) (string, bool) { return v, ok }) }
+	if given("", false) || given("", true) || !given("100", true) || !given("off", true) {
+		t.Error("what the operator gave is not told")
+	}
+	for _, given := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
 		set, ended := make(chan int, 10), make(chan error, 1)
-		percent := given
-		go func() {
-			ended <- paceCollector(ctx, func(p int) (was int) { was, percent = percent, p; set <- p; return was })
-		}()
-		last := 0
-		for range 2 {
+		go func() { ended <- paceCollector(ctx, given, func(p int) int { set <- p; return 100 }) }()
+		if !given {
 			select {
-			case last = <-set:
+			case p := <-set:
+				if p <= 100 || p > 400 {
+					t.Errorf("a small heap is collected at %d %%", p)
+				}
 			case <-time.After(10 * time.Second):
 				t.Fatal("nothing was set")
 			}
 		}
-		if given == 50 && last != given || given == 100 && last <= given {
-			t.Errorf("%d became %d", given, last)
-		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+		if given && len(set) > 0 {
+			t.Errorf("the operator's percentage became %d", <-set)
 		}
 	}
 }

@@ -139,5 +139,5 @@ func usage(w io.Writer, list []command) {
 	for _, c := range list {
 		fmt.Fprintf(w, "  %-*s  %s\n", width, strings.TrimSpace(c.words+" "+c.args), c.help)
 	}
-	fmt.Fprint(w, "\nEvery flag can also be set in the environment (--public-url is TELLTALE_PUBLIC_URL)\nor in the YAML file named by --config; a flag wins over the environment, and the\nenvironment over the file. 'telltaled COMMAND --help' lists a command's flags.\n")
+	fmt.Fprint(w, "\nEvery flag can also be set in the environment (--public-url is TELLTALE_PUBLIC_URL)\nor in the YAML file named by --config; a flag wins over the environment, and the\nenvironment over the file. 'telltaled COMMAND --help' lists a command's flags.\n\nGOGC and GOMEMLIMIT work as for every Go program. Unless GOGC is set, a small\nserver lets up to 96 MiB of garbage gather; GOMEMLIMIT bounds that too.\n")
 }
