@@ -189,6 +189,11 @@ func (f *fakeFleet) Targets(_ context.Context, scope tenants.Scope, q tenants.Ta
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked++
+	return f.find(scope, q)
+}
+
+// find is Targets without counting. f.mu is held.
+func (f *fakeFleet) find(scope tenants.Scope, q tenants.TargetQuery) ([]tenants.Target, error) {
 	var out []tenants.Target
 	for _, n := range f.nodes {
 		if n.scope.Tenant != scope.Tenant || !scope.Nodes.Matches(n.id, n.labels) {
@@ -211,9 +216,10 @@ func (f *fakeFleet) Targets(_ context.Context, scope tenants.Scope, q tenants.Ta
 
 // QueueTarget says what Targets would, as the fleet's statement does.
 func (f *fakeFleet) QueueTarget(b *pgx.Batch, scope tenants.Scope, q tenants.TargetQuery) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	key := ""
-	defer func() { f.looked-- }() // that was no call of the service
-	if list, err := f.Targets(context.Background(), scope, q); err == nil && len(list) == 1 && list[0].Status == "online" && list[0].Off == "" {
+	if list, err := f.find(scope, q); err == nil && len(list) == 1 && list[0].Status == "online" && list[0].Off == "" {
 		key = list[0].Key()
 	}
 	b.Queue(`select set_config('telltale.found', $1, true)`, key)
