@@ -68,6 +68,66 @@ func TestReadIsOneSnapshotOfSettings(t *testing.T) {
 	}
 }
 
+// TestReadKept: a statement is planned once, for each tenant alike, and sees
+// its tenant alone; elsewhere plans are the server's choice.
+func TestReadKept(t *testing.T) {
+	w := newWorld(t)
+	for name, cfg := range map[string]tenantdb.Config{"direct": {DSN: w.dsn, AppConns: 1}, "through a pooler": {DSN: w.dsn, AppConns: 1, Pooler: true}} {
+		t.Run(name, func(t *testing.T) {
+			db := dbtest.Open(t, cfg)
+			const sql = `select word from secret where ts >= $1 order by id limit $2`
+			for range 3 {
+				for _, tenant := range []tenants.TenantID{w.a, w.b} {
+					var b pgx.Batch
+					var words []string
+					var mode string
+					b.Queue(sql, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), 1).Query(func(rows pgx.Rows) (err error) {
+						words, err = pgx.CollectRows(rows, pgx.RowTo[string])
+						return err
+					})
+					b.Queue(`select current_setting('plan_cache_mode')`).QueryRow(func(r pgx.Row) error { return r.Scan(&mode) })
+					if err := db.ReadKept(t.Context(), tenant, &b); err != nil || mode != "force_generic_plan" {
+						t.Errorf("%q, %v", mode, err)
+					}
+					if diff := cmp.Diff([]string{"of " + tenant.String()}, words); diff != "" {
+						t.Error(diff)
+					}
+				}
+			}
+			mode, _, err := tenantdb.QueryOne(t.Context(), db, w.a, `select current_setting('plan_cache_mode')`, nil, pgx.RowTo[string])
+			if err != nil || mode != "auto" {
+				t.Errorf("after it: %q, %v", mode, err)
+			}
+			var b pgx.Batch
+			b.Queue(`delete from secret`)
+			if err := db.ReadKept(t.Context(), w.a, &b); err == nil {
+				t.Error("a reading wrote")
+			}
+			if cfg.Pooler {
+				return
+			}
+			var generic, custom int
+			plans := func(r pgx.CollectableRow) (int, error) { return 0, r.Scan(&generic, &custom) }
+			if _, _, err := tenantdb.QueryOne(t.Context(), db, w.a, `select generic_plans, custom_plans from pg_prepared_statements where statement = $1`, []any{sql}, plans); err != nil || generic != 6 || custom != 0 {
+				t.Errorf("planned for all %d times, for one call %d times: %v", generic, custom, err)
+			}
+		})
+	}
+}
+
+// TestPlanning: the planner is told of these statements, unless the operator
+// tells it otherwise.
+func TestPlanning(t *testing.T) {
+	w := newWorld(t)
+	for params, want := range map[string]string{"": "1.1 off", "&random_page_cost=3": "3 off", "&jit=on": "1.1 on"} {
+		db := dbtest.Open(t, tenantdb.Config{DSN: w.dsn + params})
+		got, _, err := tenantdb.QueryOne(t.Context(), db, w.a, `select current_setting('random_page_cost') || ' ' || current_setting('jit')`, nil, pgx.RowTo[string])
+		if err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", params, got, err, want)
+		}
+	}
+}
+
 func TestCredentialTenant(t *testing.T) {
 	w := newWorld(t)
 	db := w.open(t)
