@@ -27,7 +27,7 @@ func (s *Service) Get(ctx context.Context, scope tenants.Scope, ref string) (Nod
 func (s *Service) detail(ctx context.Context, scope tenants.Scope, ref string) (NodeDetail, error) {
 	var d NodeDetail
 	var now time.Time
-	r, err := s.about(ctx, scope, ref, func(b *pgx.Batch, node [16]byte) {
+	r, err := s.about(ctx, scope, ref, false, func(b *pgx.Batch, node [16]byte) {
 		now, d = s.now(), NodeDetail{Capabilities: []Capability{}, ModulesOff: []ModuleOff{}, Quarantine: []QuarantineRow{}, Sessions: []Session{}, Loss: Loss{Agent: map[string]uint64{}}}
 		queueCapabilities(b, scope.Tenant, node, &d.Capabilities)
 		b.Queue(sqlKeptOff, [16]byte(scope.Tenant), node).Query(func(rows pgx.Rows) error { return keptOff(rows, &d.Quarantine, &d.ModulesOff) })
@@ -49,7 +49,7 @@ func (s *Service) detail(ctx context.Context, scope tenants.Scope, ref string) (
 func (s *Service) Capabilities(ctx context.Context, scope tenants.Scope, ref string) (NodeCapabilities, error) {
 	var c NodeCapabilities
 	var kept []QuarantineRow
-	r, err := s.about(ctx, scope, ref, func(b *pgx.Batch, node [16]byte) {
+	r, err := s.about(ctx, scope, ref, true, func(b *pgx.Batch, node [16]byte) {
 		c = NodeCapabilities{Capabilities: []Capability{}, ModulesOff: []ModuleOff{}}
 		queueCapabilities(b, scope.Tenant, node, &c.Capabilities)
 		b.Queue(sqlKeptOff, [16]byte(scope.Tenant), node).Query(func(rows pgx.Rows) error { return keptOff(rows, &kept, &c.ModulesOff) })

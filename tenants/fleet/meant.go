@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/telltale-dev/telltale/tenants"
-	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
 // meant is a node that a caller's word may mean, with where its reports stand.
@@ -30,8 +29,8 @@ type meant struct {
 // All of it takes one round trip when ref meant the same node the last time, or
 // is an id: that node's rows are read along. When the scope and the names then
 // give another node, they are dropped and queue is called again for that one.
-// It needs telltale:read.
-func (s *Service) about(ctx context.Context, scope tenants.Scope, ref string, queue func(b *pgx.Batch, node [16]byte)) (meant, error) {
+// brief leaves out all of meant but the row. It needs telltale:read.
+func (s *Service) about(ctx context.Context, scope tenants.Scope, ref string, brief bool, queue func(b *pgx.Batch, node [16]byte)) (meant, error) {
 	if err := scope.Require(tenants.Read); err != nil {
 		return meant{}, err
 	}
@@ -47,17 +46,11 @@ func (s *Service) about(ctx context.Context, scope tenants.Scope, ref string, qu
 			guess, guessed = id, true
 		}
 	}
-	now, args := s.times(scope)
-	q := newQuery(sqlMeant, args...).add(sqlMeantOthers).in(scope.Nodes).add(sqlMeantFrom, sqlRow, sqlNodes).in(scope.Nodes).meaning(ref, whole).add(sqlMeantHead)
+	q, scan := s.meaning(scope, ref, whole, brief)
 	b := &pgx.Batch{}
 	var found []meant
 	b.Queue(q.sql.String(), q.args...).Query(func(rows pgx.Rows) (err error) {
-		found, err = pgx.AppendRows(found, rows, func(r pgx.CollectableRow) (m meant, err error) {
-			var labels []string
-			err = m.scan(r, now, &labels, &m.epoch, &m.seq, &m.last, &m.set, &m.vals, &m.missing, &m.expired, &m.refused, &m.others)
-			m.label(labels)
-			return m, err
-		})
+		found, err = pgx.AppendRows(found, rows, scan)
 		return err
 	})
 	if guessed {
@@ -72,28 +65,33 @@ func (s *Service) about(ctx context.Context, scope tenants.Scope, ref string, qu
 	}
 	s.words.put(key, m.id)
 	b = &pgx.Batch{}
-	queue(b, m.id)
+	if queue(b, m.id); b.Len() == 0 {
+		return m, nil
+	}
 	return m, s.db.ReadKept(ctx, scope.Tenant, b)
 }
 
-// resolve is about for the node alone.
-func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) (row, error) {
-	if err := checkRef(ref); err != nil {
-		return row{}, err
-	}
-	whole := ""
-	if id, err := tenants.ParseNodeID(ref); err == nil {
-		whole = id.String()
-	}
+// meaning is the statement on the nodes that ref may mean, and its scan.
+func (s *Service) meaning(scope tenants.Scope, ref, whole string, brief bool) (*query, pgx.RowToFunc[meant]) {
 	now, args := s.times(scope)
-	q := newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).meaning(ref, whole)
-	found, err := tenantdb.Query(ctx, s.db, scope.Tenant, q.sql.String(), q.args, func(r pgx.CollectableRow) (m meant, err error) {
-		return m, m.scan(r, now)
-	})
-	if err != nil {
-		return row{}, err
+	if brief {
+		return newQuery(sqlRow, args...).add(sqlNodes).in(scope.Nodes).meaning(ref, whole), func(r pgx.CollectableRow) (m meant, err error) {
+			err = m.scan(r, now)
+			return m, err
+		}
 	}
-	m, err := choose(ref, whole, found)
+	q := newQuery(sqlMeant, args...).add(sqlMeantOthers).in(scope.Nodes).add(sqlMeantFrom, sqlRow, sqlNodes).in(scope.Nodes).meaning(ref, whole).add(sqlMeantHead)
+	return q, func(r pgx.CollectableRow) (m meant, err error) {
+		var labels []string
+		err = m.scan(r, now, &labels, &m.epoch, &m.seq, &m.last, &m.set, &m.vals, &m.missing, &m.expired, &m.refused, &m.others)
+		m.label(labels)
+		return m, err
+	}
+}
+
+// resolve finds the node alone, as about does.
+func (s *Service) resolve(ctx context.Context, scope tenants.Scope, ref string) (row, error) {
+	m, err := s.about(ctx, scope, ref, true, func(*pgx.Batch, [16]byte) {})
 	return m.row, err
 }
 
