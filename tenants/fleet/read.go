@@ -111,11 +111,7 @@ func (s *Service) list(ctx context.Context, scope tenants.Scope, lq ListQuery) (
 		})
 		return err
 	})
-	read := s.db.ReadKept
-	if len(lq.Status) > 0 { // it looks at every node: a plan for just this tenant pays
-		read = s.db.Read
-	}
-	if err := read(ctx, scope.Tenant, b); err != nil {
+	if err := s.db.ReadKept(ctx, scope.Tenant, b); err != nil {
 		return Page{}, err
 	}
 	p := Page{Nodes: []Node{}}
