@@ -140,7 +140,7 @@ func background(ctx context.Context, s *rig.Stack) error {
 
 // alone asks one question after the other on one connection.
 func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.Table) error {
-	c, err := a.connect(ctx)
+	c, err := a.connect(ctx, 0)
 	if err != nil {
 		return err
 	}

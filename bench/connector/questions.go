@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/telltale-dev/telltale/bench/internal/rig"
@@ -17,7 +18,10 @@ const (
 	legacy = "2025-11-25"
 )
 
-// question is one kind of call. In arguments {node} stands for a node's name.
+// question is one kind of call. In arguments {node} stands for a node's name and
+// {limit} for a number of rows. Connections ask about different nodes with
+// different limits, so that the server finds few equal questions under way, which
+// it would read once.
 type question struct {
 	name, version   string
 	tool, arguments string // no tool: tools/list
@@ -25,22 +29,22 @@ type question struct {
 
 var questions = []question{
 	{name: "tools/list, " + modern, version: modern},
-	{name: "list_nodes, " + modern, version: modern, tool: "list_nodes", arguments: `{"limit":20}`},
+	{name: "list_nodes, " + modern, version: modern, tool: "list_nodes", arguments: `{"limit":{limit}}`},
 	{name: "fleet_overview, " + modern, version: modern, tool: "fleet_overview", arguments: `{}`},
 	{name: "get_node, " + modern, version: modern, tool: "get_node", arguments: `{"node":"{node}"}`},
 	{name: "metrics_summary, " + modern, version: modern, tool: "metrics_summary", arguments: `{"module":"network","node":"{node}"}`},
-	{name: "list_events, " + modern, version: modern, tool: "list_events", arguments: `{"limit":20}`},
+	{name: "list_events, " + modern, version: modern, tool: "list_events", arguments: `{"limit":{limit}}`},
 	{name: "tools/list, " + legacy, version: legacy},
-	{name: "list_nodes, " + legacy, version: legacy, tool: "list_nodes", arguments: `{"limit":20}`},
+	{name: "list_nodes, " + legacy, version: legacy, tool: "list_nodes", arguments: `{"limit":{limit}}`},
 	{name: "get_node, " + legacy, version: legacy, tool: "get_node", arguments: `{"node":"{node}"}`},
 }
 
-func (q question) body(node string) []byte {
+func (q question) body(node string, limit int) []byte {
 	params := map[string]any{}
 	method := "tools/list"
 	if q.tool != "" {
 		method = "tools/call"
-		params["name"], params["arguments"] = q.tool, json.RawMessage(strings.ReplaceAll(q.arguments, "{node}", node))
+		params["name"], params["arguments"] = q.tool, json.RawMessage(strings.NewReplacer("{node}", node, "{limit}", strconv.Itoa(limit)).Replace(q.arguments))
 	}
 	if q.version == modern {
 		params["_meta"] = map[string]any{"io.modelcontextprotocol/protocolVersion": modern, "io.modelcontextprotocol/clientCapabilities": map[string]any{}}
@@ -52,16 +56,16 @@ func (q question) body(node string) []byte {
 	return b
 }
 
-// asker is one caller: a tenant, a token, and a node to ask about.
+// asker is one caller: a tenant's token and the nodes to ask about.
 type asker struct {
-	addr     string   // of the server
-	requests [][]byte // whole ones, as they go over the wire; of the questions in their order
+	url, token string
+	nodes      []string // names
 }
 
 // scopeSets are the tokens of each tenant that ask: each sees other tools.
 var scopeSets = []string{"read", "diagnose", "maintain", "admin"}
 
-// meet makes the askers and finds a node of each tenant.
+// meet makes the askers and finds the nodes of each tenant.
 func meet(ctx context.Context, s *rig.Stack) (list []*asker, err error) {
 	for _, t := range s.Tenants {
 		doc, _, err := t.Tool(ctx, http.DefaultClient, t.Tokens["read"], "list_nodes", json.RawMessage(`{}`))
@@ -79,19 +83,15 @@ func meet(ctx context.Context, s *rig.Stack) (list []*asker, err error) {
 		if len(page.Nodes) == 0 {
 			return nil, fmt.Errorf("tenant %s has no nodes: %.300s", t.Slug, doc)
 		}
+		var names []string
+		for _, n := range page.Nodes {
+			names = append(names, n.Name)
+		}
 		for _, set := range scopeSets {
 			if t.Tokens[set] == "" {
 				return nil, fmt.Errorf("the stack has no token for %s", set)
 			}
-			a := &asker{}
-			for _, q := range questions {
-				raw, addr, err := q.request(t.MCPURL, t.Tokens[set], page.Nodes[0].Name)
-				if err != nil {
-					return nil, err
-				}
-				a.addr, a.requests = addr, append(a.requests, raw)
-			}
-			list = append(list, a)
+			list = append(list, &asker{t.MCPURL, t.Tokens[set], names})
 		}
 	}
 	return list, nil
@@ -99,8 +99,8 @@ func meet(ctx context.Context, s *rig.Stack) (list []*asker, err error) {
 
 // request is a question as net/http's client would send it, with every header
 // that a client of the protocol sends, and the authority it goes to.
-func (q question) request(url, token, node string) (raw []byte, addr string, err error) {
-	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(q.body(node)))
+func (q question) request(url, token, node string, limit int) (raw []byte, addr string, err error) {
+	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(q.body(node, limit)))
 	if err != nil {
 		return nil, "", err
 	}
@@ -127,13 +127,24 @@ func (q question) request(url, token, node string) (raw []byte, addr string, err
 // connection is one of an asker's, kept alive. Its own load is small: requests
 // are made beforehand, answers are read whole and looked at, not decoded.
 type connection struct {
-	*asker
 	*wire
+	requests [][]byte // whole ones, as they go over the wire; of the questions in their order
 }
 
-func (a *asker) connect(ctx context.Context) (*connection, error) {
-	w, err := dial(ctx, a.addr)
-	return &connection{a, w}, err
+// connect makes an asker's i-th connection.
+func (a *asker) connect(ctx context.Context, i int) (*connection, error) {
+	c := &connection{}
+	var addr string
+	for _, q := range questions {
+		raw, to, err := q.request(a.url, a.token, a.nodes[i%len(a.nodes)], 20+i)
+		if err != nil {
+			return nil, err
+		}
+		addr, c.requests = to, append(c.requests, raw)
+	}
+	var err error
+	c.wire, err = dial(ctx, addr)
+	return c, err
 }
 
 var (

@@ -23,7 +23,7 @@ func together(ctx context.Context, s *rig.Stack, askers []*asker, conns int, len
 	for i := range conns {
 		took[i] = make([][]time.Duration, len(questions))
 		all.Go(func() error {
-			c, err := askers[i%len(askers)].connect(ctx)
+			c, err := askers[i%len(askers)].connect(ctx, i) // i, so that two tokens of a tenant ask about two nodes
 			if err != nil {
 				return err
 			}

@@ -33,7 +33,7 @@ func TestAnswersOfARealServer(t *testing.T) {
 	n := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil || string(body) != string(q.body("n1")) || r.URL.Path != "/t/acme/mcp" {
+		if err != nil || string(body) != string(q.body("n1", 20)) || r.URL.Path != "/t/acme/mcp" {
 			t.Errorf("%s: %v %s", r.URL.Path, err, body)
 		}
 		for name, want := range map[string]string{"Authorization": "Bearer secret", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
@@ -52,7 +52,7 @@ func TestAnswersOfARealServer(t *testing.T) {
 		io.WriteString(w, answer)
 	}))
 	defer s.Close()
-	raw, addr, err := q.request(s.URL+"/t/acme/mcp", "secret", "n1")
+	raw, addr, err := q.request(s.URL+"/t/acme/mcp", "secret", "n1", 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func BenchmarkAsk(b *testing.B) {
 		w.Write(answer)
 	}))
 	defer s.Close()
-	raw, addr, err := questions[3].request(s.URL, "secret", "n1")
+	raw, addr, err := questions[3].request(s.URL, "secret", "n1", 20)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -144,6 +144,7 @@ type queue struct {
 	lost    map[tenants.TenantID]int
 	folds   map[foldKey]*fold
 	dropped uint64
+	soon    chan struct{} // told when flushSoon rows wait; holds one word
 }
 
 type foldKey struct {
@@ -161,6 +162,7 @@ type fold struct {
 
 func (q *queue) init(most int) {
 	q.most, q.seq, q.lost, q.folds = most, map[tenants.TenantID]int64{}, map[tenants.TenantID]int{}, map[foldKey]*fold{}
+	q.soon = make(chan struct{}, 1)
 }
 
 func (q *queue) number(t tenants.TenantID) int64 {
@@ -186,6 +188,12 @@ func (q *queue) add(r row) {
 		return
 	}
 	q.rows = append(q.rows, r)
+	if len(q.rows) == flushSoon { // it grows past this once between two flushes
+		select {
+		case q.soon <- struct{}{}:
+		default: // the last word was not yet heard
+		}
+	}
 }
 
 func (q *queue) lose(t tenants.TenantID, n int) {

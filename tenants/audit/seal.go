@@ -14,7 +14,7 @@ import (
 
 const (
 	sealLease   = 20 * time.Second // longest hold of the lock
-	sealRows    = 2000             // of one seal
+	sealRows    = 1000             // of one seal
 	sealTenants = 1000             // of one look
 	weeksAhead  = 1
 	keepRefusal = 30 * day
@@ -39,15 +39,26 @@ func (s *Service) seal(ctx context.Context) error {
 		}
 		more, errs := false, []error{}
 		for _, t := range due {
+			start := time.Now()
 			full, err := s.sealTenant(ctx, t)
 			more = more || full
 			if err != nil {
 				errs = append(errs, fmt.Errorf("seal rows of %s: %w", t, err))
 			}
+			rest(ctx, time.Since(start))
 		}
 		if !more || len(errs) > 0 {
 			return errors.Join(errs...)
 		}
+	}
+}
+
+// rest leaves the database to others for twice as long as a seal took: nobody
+// waits for seals, and after a busy time there are many.
+func rest(ctx context.Context, took time.Duration) {
+	select {
+	case <-time.After(2 * took):
+	case <-ctx.Done():
 	}
 }
 

@@ -22,6 +22,7 @@ const (
 	day       = 24 * time.Hour
 	week      = 7 * day
 	flushPace = 500 * time.Millisecond // rows wait no longer than this and one write
+	flushSoon = 200                    // rows that do not wait for it: many at once would hold up whoever reads meanwhile
 	sealPace  = 10 * time.Second
 	keepPace  = 10 * time.Minute
 	lastWrite = 3 * time.Second // what is left when the process stops gets this long
@@ -73,12 +74,13 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, part := range []struct {
 		pace time.Duration
+		soon <-chan struct{} // nil: only at its pace
 		what string
 		do   func(context.Context) error
 	}{
-		{flushPace, "write the audit", s.flush},
-		{sealPace, "seal the audit", s.seal},
-		{keepPace, "keep the audit's tables", s.keep},
+		{flushPace, s.queue.soon, "write the audit", s.flush},
+		{sealPace, nil, "seal the audit", s.seal},
+		{keepPace, nil, "keep the audit's tables", s.keep},
 	} {
 		wg.Go(func() {
 			tick := time.NewTicker(part.pace)
@@ -90,6 +92,7 @@ func (s *Service) Run(ctx context.Context) error {
 				select {
 				case <-ctx.Done():
 					return
+				case <-part.soon:
 				case <-tick.C:
 				}
 			}

@@ -50,6 +50,7 @@ func (db *DB) read(ctx context.Context, setting string, tenant tenants.TenantID,
 	began := false // a callback may have run
 	var late error
 	conn, err := p.with(ctx, func(conn *pgxpool.Conn) error {
+		begin(ctx)
 		all := p.lead(setting, tenant.String(), batch)
 		all.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { began = true; return nil })
 		err := conn.SendBatch(ctx, all).Close()

@@ -6,76 +6,61 @@ import (
 	"sync"
 )
 
-// Shared lets callers that ask the same at the same time share one reading. A
-// caller is only ever given an answer whose reading began after it asked: who
-// comes while one is under way waits for the end of that one and shares the
-// next. So an answer is never older than its question, and no answer is kept.
-// The zero value is ready; it is safe for concurrent use.
+// Shared lets callers that ask the same while they wait for a connection share
+// one reading. A reading begins when it has its connection; who asks later has
+// another one. So an answer is never older than its question, none is kept, and
+// nobody waits for what he could read at once. The zero value is ready; it is
+// safe for concurrent use.
 type Shared[V any] struct {
 	mu sync.Mutex
-	m  map[string]*reading[V] // the current one of each key, while somebody waits or reads
+	m  map[string]*reading[V] // of each key the one that has not begun
 }
 
-// reading is one reading: waited for, then begun, then done.
+// reading is one reading, made by the first who asked.
 type reading[V any] struct {
-	begun   bool
-	waiting int         // callers that want it and have not begun it
-	next    *reading[V] // of those who came after it began
-	done    chan struct{}
-	v       V
-	err     error
+	others int // callers that share it
+	done   chan struct{}
+	v      V
+	err    error
 }
 
 // errNotRead is the error of a reading that panicked.
 var errNotRead = errors.New("the reading did not end")
 
+// beginKey holds in a context what is to be called when its reading begins.
+type beginKey struct{}
+
+// begin says that the reading of a context has its connection.
+func begin(ctx context.Context) {
+	if begun, ok := ctx.Value(beginKey{}).(func()); ok {
+		begun()
+	}
+}
+
 // Do answers read's result, or that of an equal call. key names everything that
 // the answer depends on, tenant and selector included. Callers must not change
 // what an answer refers to. Errors are not shared: who would be given one reads
-// for itself.
+// for itself. That the caller who reads goes away ends it for nobody else; its
+// deadline holds.
 func (s *Shared[V]) Do(ctx context.Context, key string, read func(context.Context) (V, error)) (V, error) {
 	s.mu.Lock()
-	cur := s.m[key]
-	if cur == nil { // nobody shares this one
+	r := s.m[key]
+	if r == nil {
 		if s.m == nil {
 			s.m = map[string]*reading[V]{}
 		}
-		r := &reading[V]{begun: true, done: make(chan struct{})}
+		r = &reading[V]{done: make(chan struct{}), err: errNotRead}
 		s.m[key] = r
 		s.mu.Unlock()
-		defer s.end(key, r)
-		return read(ctx)
-	}
-	r := cur
-	if cur.begun {
-		if cur.next == nil {
-			cur.next = &reading[V]{done: make(chan struct{})}
-		}
-		r = cur.next
-	}
-	r.waiting++
-	s.mu.Unlock()
-	if r != cur {
-		select {
-		case <-cur.done:
-		case <-ctx.Done():
-			s.leave(key, r)
-			return read(ctx) // which says why
-		}
-	}
-	s.mu.Lock()
-	mine := !r.begun
-	r.begun = true
-	r.waiting--
-	s.mu.Unlock()
-	if mine {
 		s.run(ctx, key, r, read)
 		return r.v, r.err
 	}
+	r.others++
+	s.mu.Unlock()
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		return read(ctx)
+		return read(ctx) // which says why
 	}
 	if r.err != nil {
 		return read(ctx)
@@ -83,42 +68,34 @@ func (s *Shared[V]) Do(ctx context.Context, key string, read func(context.Contex
 	return r.v, nil
 }
 
-// run reads for all who wait. That one caller goes away ends it for nobody; its
-// deadline holds.
 func (s *Shared[V]) run(ctx context.Context, key string, r *reading[V], read func(context.Context) (V, error)) {
-	defer s.end(key, r)
-	own := context.WithoutCancel(ctx)
+	closed := func() { // nobody joins any more
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.m[key] == r {
+			delete(s.m, key)
+		}
+	}
+	own, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), beginKey{}, closed))
+	defer cancel()
 	if at, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		own, cancel = context.WithDeadline(own, at)
-		defer cancel()
+		var end context.CancelFunc
+		own, end = context.WithDeadline(own, at)
+		defer end()
 	}
-	r.err = errNotRead
+	stop := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.others > 0 {
+			return
+		}
+		if s.m[key] == r {
+			delete(s.m, key)
+		}
+		cancel()
+	})
+	defer stop()
+	defer close(r.done)
+	defer closed()
 	r.v, r.err = read(own)
-}
-
-func (s *Shared[V]) end(key string, r *reading[V]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.next != nil {
-		s.m[key] = r.next
-	} else {
-		delete(s.m, key)
-	}
-	close(r.done)
-}
-
-// leave gives up a reading that has not begun; the last one takes it away.
-func (s *Shared[V]) leave(key string, r *reading[V]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.waiting--; r.waiting > 0 || r.begun {
-		return
-	}
-	switch cur := s.m[key]; {
-	case cur == r:
-		delete(s.m, key)
-	case cur != nil && cur.next == r:
-		cur.next = nil
-	}
 }

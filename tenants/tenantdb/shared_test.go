@@ -12,19 +12,38 @@ import (
 	"github.com/telltale-dev/telltale/tenants/tenantdb"
 )
 
+// A pool of one connection: a reading begins when it has it.
+type connection chan struct{}
+
+func (c connection) read(ctx context.Context, v int, took time.Duration) (int, error) {
+	select {
+	case c <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	defer func() { <-c }()
+	tenantdb.Begin(ctx)
+	select {
+	case <-time.After(took):
+		return v, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
 // TestSharedIsNeverOlderThanTheQuestion: each caller's answer was read after
 // it asked, and few readings serve many.
 func TestSharedIsNeverOlderThanTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s tenantdb.Shared[time.Time]
-		var reads, under atomic.Int32
-		read := func(context.Context) (time.Time, error) {
-			if under.Add(1) > 1 {
-				t.Error("two readings of one key at once")
-			}
-			defer under.Add(-1)
+		var reads atomic.Int32
+		conn := make(connection, 1)
+		read := func(ctx context.Context) (began time.Time, err error) {
+			conn <- struct{}{}
+			defer func() { <-conn }()
+			tenantdb.Begin(ctx)
 			reads.Add(1)
-			began := time.Now()
+			began = time.Now()
 			<-time.After(10 * time.Millisecond)
 			return began, nil
 		}
@@ -46,6 +65,27 @@ func TestSharedIsNeverOlderThanTheQuestion(t *testing.T) {
 		if n := reads.Load(); n > 12 {
 			t.Errorf("%d readings of 10 ms for 100 calls within 100 ms", n)
 		}
+	})
+}
+
+// TestSharedWaitsForNobody: who finds a connection free reads at once, whatever
+// equal reading is under way.
+func TestSharedWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s tenantdb.Shared[int]
+		conns := make(connection, 20)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				<-time.After(time.Duration(i) * time.Millisecond)
+				asked := time.Now()
+				got, err := s.Do(t.Context(), "k", func(ctx context.Context) (int, error) { return conns.read(ctx, i, 10*time.Millisecond) })
+				if waited := time.Since(asked); got != i || err != nil || waited != 10*time.Millisecond {
+					t.Errorf("%d: %d, %v after %v", i, got, err, waited)
+				}
+			})
+		}
+		all.Wait()
 	})
 }
 
@@ -75,30 +115,27 @@ func TestSharedOutlivesItsReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s tenantdb.Shared[int]
 		var all sync.WaitGroup
+		conn := make(connection, 1)
+		var reads atomic.Int32
 		slow := func(ctx context.Context) (int, error) {
-			select {
-			case <-time.After(10 * time.Millisecond):
-				return 1, nil
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			}
+			reads.Add(1)
+			return conn.read(ctx, 1, 10*time.Millisecond)
 		}
-		all.Go(func() { _, _ = s.Do(t.Context(), "k", slow) })
-		synctest.Wait()
 		gone, leave := context.WithCancel(t.Context())
-		all.Go(func() { // waits for the second reading or makes it, and goes away in its midst
-			if v, err := s.Do(gone, "k", slow); v != 1 && !errors.Is(err, context.Canceled) {
-				t.Errorf("of a caller that went away: %d, %v", v, err)
+		all.Go(func() { _, _ = s.Do(t.Context(), "other", slow) }) // has the connection
+		synctest.Wait()
+		all.Go(func() { // the one that is to read goes away while it waits
+			if v, err := s.Do(gone, "k", slow); v != 1 || err != nil {
+				t.Errorf("of the reader that went away: %d, %v", v, err)
 			}
 		})
+		synctest.Wait()
 		early, leaveEarly := context.WithCancel(t.Context())
-		all.Go(func() { // goes away before it begins
+		all.Go(func() { // one that shares goes away
 			if _, err := s.Do(early, "k", slow); !errors.Is(err, context.Canceled) {
 				t.Errorf("gone, but answered %v", err)
 			}
 		})
-		synctest.Wait()
-		leaveEarly()
 		for range 5 {
 			all.Go(func() {
 				if v, err := s.Do(t.Context(), "k", slow); v != 1 || err != nil {
@@ -106,8 +143,29 @@ func TestSharedOutlivesItsReader(t *testing.T) {
 				}
 			})
 		}
-		<-time.After(15 * time.Millisecond)
+		synctest.Wait()
+		leaveEarly()
 		leave()
+		all.Wait()
+		if n := reads.Load(); n != 3 { // the other's, the one of all, and the one that said why its caller was gone
+			t.Errorf("%d readings", n)
+		}
+
+		all.Go(func() { _, _ = s.Do(t.Context(), "other", slow) })
+		synctest.Wait()
+		alone, leave := context.WithCancel(t.Context())
+		start := time.Now()
+		all.Go(func() { // nobody shares it: it ends with its caller
+			if _, err := s.Do(alone, "k", slow); !errors.Is(err, context.Canceled) || time.Since(start) != 0 {
+				t.Errorf("gone, but answered %v after %v", err, time.Since(start))
+			}
+		})
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if v, err := s.Do(t.Context(), "k", slow); v != 1 || err != nil {
+			t.Errorf("after one that went away: %d, %v", v, err)
+		}
 		all.Wait()
 
 		broken := errors.New("broken")
