@@ -1,10 +1,10 @@
 -- Why:   a call's row in the audit cost the database twice what it must: the
 --        function that guards the table ran for each row that it let pass, and
 --        every row stood in the index of seals before it had one.
--- Lock:  access exclusive on audit while the index is made anew, about two
---        seconds a million rows; the server's queue of reads holds meanwhile,
+-- Lock:  access exclusive on audit while the index is made anew, for as long as an
+--        index of so many rows takes; the server's queue of reads holds meanwhile,
 --        acts wait up to three seconds.
--- Size:  a third of audit_by_seal less.
+-- Size:  audit_by_seal loses the rows that wait for their seal.
 
 -- The conditions are those of the function, said so that nothing is called for
 -- a row that is written without a seal or takes its first one and changes in

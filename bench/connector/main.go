@@ -144,7 +144,7 @@ func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.T
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	defer c.Close()
 	for i, q := range questions {
 		for range warmUp {
 			if _, err := c.ask(i); err != nil {

@@ -127,7 +127,7 @@ func (q question) request(url, token, node string, limit int) (raw []byte, addr 
 // connection is one of an asker's, kept alive. Its own load is small: requests
 // are made beforehand, answers are read whole and looked at, not decoded.
 type connection struct {
-	*wire
+	*rig.Wire
 	requests [][]byte // whole ones, as they go over the wire; of the questions in their order
 }
 
@@ -143,7 +143,7 @@ func (a *asker) connect(ctx context.Context, i int) (*connection, error) {
 		addr, c.requests = to, append(c.requests, raw)
 	}
 	var err error
-	c.wire, err = dial(ctx, addr)
+	c.Wire, err = rig.Dial(ctx, addr)
 	return c, err
 }
 
@@ -157,7 +157,7 @@ var (
 // without what was asked for, or that says it is an error, is one.
 func (c *connection) ask(i int) (int, error) {
 	q := &questions[i]
-	status, b, err := c.wire.ask(c.requests[i])
+	status, b, err := c.Wire.Ask(c.requests[i])
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", q.name, err)
 	}

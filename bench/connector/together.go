@@ -27,7 +27,7 @@ func together(ctx context.Context, s *rig.Stack, askers []*asker, conns int, len
 			if err != nil {
 				return err
 			}
-			defer c.close()
+			defer c.Close()
 			for n := i; ; n++ {
 				q := n % len(questions)
 				start := time.Now()

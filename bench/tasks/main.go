@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -146,8 +147,16 @@ func connected(ctx context.Context, sim *rig.Child, n int) error {
 const warmUp = 2
 
 func (w *way) repeat(ctx context.Context, t rig.Tenant, node string, begin time.Time, calls int) error {
-	client := &http.Client{Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
+	at, err := url.Parse(t.RESTURL)
+	if err != nil {
+		return err
+	}
+	wire, err := rig.Dial(ctx, at.Host)
+	if err != nil {
+		return err
+	}
+	defer wire.Close()
+	client := &http.Client{Transport: wire}
 	for i := range calls + warmUp {
 		select {
 		case <-time.After(time.Until(begin.Add(time.Duration(i) * period))):

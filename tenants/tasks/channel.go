@@ -230,8 +230,9 @@ func (c *Channel) end(ctx context.Context, e *ending) error {
 		return err
 	}
 	c.drop(e.run.task)
-	if !e.done {
+	if !e.done { // ended otherwise, or lost: who waits is to look
 		c.s.counts.add(&c.s.counts.late)
+		c.s.watches.wake(e.run.taskKey, false)
 	}
 	return nil
 }

@@ -51,6 +51,7 @@ func (s *Service) Do(ctx context.Context, scope tenants.Scope, req Request, opts
 		if p, err = s.plan(scope, req); err != nil {
 			return
 		}
+		p.untold = p.duration <= ShortTask && opts.Progress == nil && !p.fanout()
 		moved, stop = s.watches.add(p.key, p.duration <= ShortTask && opts.Progress == nil)
 		if !p.fanout() && scope.Nodes.All() {
 			s.watches.want(p.key)
@@ -82,6 +83,7 @@ type plan struct {
 	created  time.Time
 	runs     []target
 	skipped  []tenants.NotCovered
+	untold   bool // nobody hears of the task before its end
 }
 
 // target is a node that gets a run.
@@ -262,7 +264,7 @@ func (s *Service) storeFound(ctx context.Context, p *plan) (stored bool, err err
 		return false, err
 	}
 	b.Queue(sqlStartFound, append(args, p.runs[0].Key())...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() > 0; return nil })
-	err = s.db.Write(ctx, p.key.tenant, b)
+	err = s.put(ctx, p, b)
 	return stored && err == nil, err
 }
 
@@ -281,7 +283,7 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 		stored, active := false, 0
 		b := &pgx.Batch{}
 		b.Queue(insert, args...).Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() > 0; return nil })
-		err := s.db.Write(ctx, p.key.tenant, b)
+		err := s.put(ctx, p, b)
 		if err == nil && !stored && insert == sqlStart {
 			insert, args[4] = sqlStartFree, MaxActive
 			continue
@@ -301,6 +303,17 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 		// Another start took the same place at the same moment: take another
 		// one, for as long as ctx lasts.
 	}
+}
+
+// put writes a start. That of a task of one node whose caller waits for its end,
+// and knows no ticket, need not be on disk before the node begins: were it lost
+// with the database, the task would be neither sent again nor told to anybody,
+// and its end refused as unknown. Its end is on disk before the node forgets it.
+func (s *Service) put(ctx context.Context, p *plan, b *pgx.Batch) error {
+	if p.untold {
+		return s.db.WriteSoon(ctx, p.key.tenant, b)
+	}
+	return s.db.Write(ctx, p.key.tenant, b)
 }
 
 // row are the parameters of sqlStart, or of sqlInsertEnded without any run.

@@ -46,6 +46,9 @@ func (s *Service) await(ctx context.Context, scope tenants.Scope, p *plan, moved
 		switch {
 		case ctx.Err() != nil:
 			return s.abandoned(ctx, scope, p, opts)
+		case fault.Is(err, fault.NotFound): // see put
+			return Task{}, fault.New(fault.Unavailable, "task_lost", "the task is no longer in the database: it was lost in a crash of the database, or with its tenant").
+				Do("start the task again").Because(err)
 		case err != nil && !late: // the database is away for a moment; the next look is in a second
 			if s.blind.CompareAndSwap(false, true) { // once an outage, however many wait
 				s.log.Warn("tasks: waiting callers cannot look", "task", p.key.task.String(), "error", err)

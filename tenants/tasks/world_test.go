@@ -38,7 +38,12 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, dsn: dbtest.DSN(t), fleet: &fakeFleet{}}
+	return newWorldOn(t, dbtest.DSN(t))
+}
+
+func newWorldOn(t testing.TB, dsn string) *world {
+	t.Helper()
+	w := &world{t: t, dsn: dsn, fleet: &fakeFleet{}}
 	w.conn = dbtest.Connect(t, w.dsn)
 	w.clock.Store(start.UnixNano())
 	db := dbtest.Open(t, tenantdb.Config{DSN: w.dsn, AppConns: 8, IngestConns: 4})

@@ -21,6 +21,8 @@ import (
 const (
 	setOne  = `select set_config('telltale.tenant', $1, true), set_config('plan_cache_mode', 'force_generic_plan', true)`
 	setList = `select set_config('telltale.tenants', $1, true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+	setOneSoon = setOne + `, set_config('synchronous_commit', 'off', true)`
 )
 
 // KeepPlans is a statement for a batch that reads: what follows it in the batch
@@ -42,6 +44,17 @@ func (db *DB) Write(ctx context.Context, tenant tenants.TenantID, batch *pgx.Bat
 		return noTenant()
 	}
 	return db.app.write(ctx, setOne, tenant.String(), batch)
+}
+
+// WriteSoon is Write for what nobody is told of yet: everybody sees it when
+// WriteSoon returns, and it is on disk a moment later. A crash of the database
+// or its machine (not of this process) within three times its wal_writer_delay,
+// 0.6 s by default, undoes it.
+func (db *DB) WriteSoon(ctx context.Context, tenant tenants.TenantID, batch *pgx.Batch) error {
+	if tenant.IsZero() {
+		return noTenant()
+	}
+	return db.app.write(ctx, setOneSoon, tenant.String(), batch)
 }
 
 // WriteAll is Write for the ingest role and the rows of all listed tenants, as

@@ -32,6 +32,41 @@ func written(t *testing.T, db *tenantdb.DB, tenant tenants.TenantID) []string {
 	return ids
 }
 
+// A write that need not be on disk at once is seen by everybody, inside its
+// tenant, and leaves the connection as it was.
+func TestWriteSoon(t *testing.T) {
+	w := newWorld(t)
+	db := dbtest.Open(t, tenantdb.Config{DSN: w.dsn, AppConns: 1})
+	soon := func(tenant tenants.TenantID, owner tenants.TenantID, id string) error {
+		b := &pgx.Batch{}
+		b.Queue(insertSecret, owner.String(), id)
+		return db.WriteSoon(t.Context(), tenant, b)
+	}
+	before, _, err := tenantdb.QueryOne(t.Context(), db, w.a, `show synchronous_commit`, nil, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := soon(w.a, w.a, "p"); err != nil {
+		t.Fatal(err)
+	}
+	if err := soon(w.a, w.b, "q"); !fault.Is(err, fault.Internal) {
+		t.Errorf("into another tenant: %v", err)
+	}
+	if err := soon(tenants.TenantID{}, w.a, "r"); !fault.Is(err, fault.Internal) {
+		t.Errorf("without a tenant: %v", err)
+	}
+	if diff := cmp.Diff([]string{"p"}, written(t, db, w.a)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{}, written(t, db, w.b)); diff != "" {
+		t.Error(diff)
+	}
+	after, _, err := tenantdb.QueryOne(t.Context(), db, w.a, `show synchronous_commit`, nil, pgx.RowTo[string])
+	if err != nil || after != before {
+		t.Errorf("synchronous_commit was %s and is %s, %v", before, after, err)
+	}
+}
+
 func TestWrites(t *testing.T) {
 	for name, pooler := range map[string]bool{"direct": false, "through a pooler": true} {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-package main
+package rig
 
 import (
 	"bufio"
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -16,16 +17,15 @@ import (
 const (
 	answerWithin = 30 * time.Second
 	dialWithin   = 5 * time.Second
-	maxAnswer    = 8 << 20
 	readAtOnce   = 32 << 10
 )
 
-// wire is one kept-alive HTTP/1.1 connection that asks one thing at a time.
+// Wire is one kept-alive HTTP/1.1 connection that asks one thing at a time.
 // net/http's client costs a call more than this whole program does; on CPUs
 // that the server shares, that would be measured with it. It sends whole
 // requests and reads answers to their last byte, as the standard has it; what
 // it does not know is an error and never passed over.
-type wire struct {
+type Wire struct {
 	conn  net.Conn
 	in    *bufio.Reader
 	body  []byte
@@ -33,24 +33,25 @@ type wire struct {
 	ended func() bool
 }
 
-// dial connects to an authority. The connection is cut when ctx ends.
-func dial(ctx context.Context, addr string) (*wire, error) {
+// Dial connects to an authority. The connection is cut when ctx ends.
+func Dial(ctx context.Context, addr string) (*Wire, error) {
 	conn, err := (&net.Dialer{Timeout: dialWithin}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	return &wire{conn: conn, in: bufio.NewReaderSize(conn, readAtOnce), ended: context.AfterFunc(ctx, func() { conn.Close() })}, nil
+	return &Wire{conn: conn, in: bufio.NewReaderSize(conn, readAtOnce), ended: context.AfterFunc(ctx, func() { conn.Close() })}, nil
 }
 
-func (w *wire) close() {
+// Close ends the connection.
+func (w *Wire) Close() {
 	w.ended()
 	w.conn.Close()
 }
 
-// ask sends a whole request and reads the whole answer. body is good until the
+// Ask sends a whole request and reads the whole answer. body is good until the
 // next call. The answer is there within answerWithin: the deadline is moved on
 // only when less than that is left, which spares a timer a call.
-func (w *wire) ask(request []byte) (status int, body []byte, err error) {
+func (w *Wire) Ask(request []byte) (status int, body []byte, err error) {
 	if now := time.Now(); w.until.Sub(now) < answerWithin {
 		w.until = now.Add(answerWithin + answerWithin/2)
 		if err := w.conn.SetDeadline(w.until); err != nil {
@@ -85,8 +86,24 @@ func (w *wire) ask(request []byte) (status int, body []byte, err error) {
 	return status, w.body, err
 }
 
+// RoundTrip makes w the transport of an http.Client that asks one thing at a
+// time, always this server: two goroutines and their wake-ups less a call than
+// net/http's own.
+func (w *Wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	var b bytes.Buffer
+	if err := req.Write(&b); err != nil {
+		return nil, err
+	}
+	status, body, err := w.Ask(b.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Request: req,
+		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(bytes.Clone(body)))}, nil
+}
+
 // header reads the header: how the body is framed, and whether the connection stays.
-func (w *wire) header() (length int, chunked bool, err error) {
+func (w *Wire) header() (length int, chunked bool, err error) {
 	length = -1
 	for {
 		line, err := w.line()
@@ -134,7 +151,7 @@ func size(s string, base int) (int, error) {
 }
 
 // chunks reads the chunks of a body and what trails them.
-func (w *wire) chunks() error {
+func (w *Wire) chunks() error {
 	for {
 		line, err := w.line()
 		if err != nil {
@@ -163,7 +180,7 @@ func (w *wire) chunks() error {
 }
 
 // take appends n bytes to the body.
-func (w *wire) take(n int) error {
+func (w *Wire) take(n int) error {
 	at := len(w.body)
 	if at+n > maxAnswer {
 		return fmt.Errorf("the answer has more than %d bytes", maxAnswer)
@@ -177,7 +194,7 @@ func (w *wire) take(n int) error {
 }
 
 // line reads a line and cuts its end off. It is good until the next read.
-func (w *wire) line() ([]byte, error) {
+func (w *Wire) line() ([]byte, error) {
 	line, err := w.in.ReadSlice('\n')
 	if err != nil {
 		return nil, fmt.Errorf("in the answer's head or framing: %w", err)

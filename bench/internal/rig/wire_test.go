@@ -1,9 +1,9 @@
-package main
+package rig
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,33 +14,35 @@ import (
 )
 
 // dialTest connects to an authority for one test.
-func dialTest(t testing.TB, ctx context.Context, addr string) *wire {
+func dialTest(t testing.TB, ctx context.Context, addr string) *Wire {
 	t.Helper()
-	w, err := dial(ctx, addr)
+	w, err := Dial(ctx, addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.close)
+	t.Cleanup(w.Close)
 	return w
 }
 
 // A real server reads the requests as net/http's client would have sent them,
 // and its answers are read whole however they are framed.
 func TestAnswersOfARealServer(t *testing.T) {
-	q := questions[1]
+	var addr string
+	sent := func() *http.Request {
+		req, err := http.NewRequest(http.MethodPost, "http://"+addr+"/t/acme/mcp", strings.NewReader("asked"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer secret")
+		return req
+	}
 	long := strings.Repeat("0123456789abcdef", 10_000)
 	answers := []string{"short", long, "", "streamed", long}
 	n := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil || string(body) != string(q.body("n1", 20)) || r.URL.Path != "/t/acme/mcp" {
-			t.Errorf("%s: %v %s", r.URL.Path, err, body)
-		}
-		for name, want := range map[string]string{"Authorization": "Bearer secret", "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-			"Mcp-Protocol-Version": modern, "Mcp-Method": "tools/call", "Mcp-Name": "list_nodes", "Accept-Encoding": "identity", "User-Agent": "telltale-bench"} {
-			if got := r.Header.Get(name); got != want {
-				t.Errorf("%s: %q, want %q", name, got, want)
-			}
+		if err != nil || string(body) != "asked" || r.URL.Path != "/t/acme/mcp" || r.Header.Get("Authorization") != "Bearer secret" {
+			t.Errorf("%s: %v %s %v", r.URL.Path, err, body, r.Header)
 		}
 		answer := answers[n%len(answers)]
 		if n++; n%2 == 0 {
@@ -52,18 +54,38 @@ func TestAnswersOfARealServer(t *testing.T) {
 		io.WriteString(w, answer)
 	}))
 	defer s.Close()
-	raw, addr, err := q.request(s.URL+"/t/acme/mcp", "secret", "n1", 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr = s.Listener.Addr().String()
 	w := dialTest(t, t.Context(), addr)
 	for i := range 2 * len(answers) {
-		status, body, err := w.ask(raw)
+		var whole bytes.Buffer
+		if err := sent().Write(&whole); err != nil {
+			t.Fatal(err)
+		}
+		status, body, err := w.Ask(whole.Bytes())
 		if want := answers[i%len(answers)]; err != nil || string(body) != want {
 			t.Fatalf("answer %d: %v, %d bytes of %d", i, err, len(body), len(want))
 		}
 		if want := 200 + 218*(i%2); status != want {
 			t.Errorf("answer %d: %d, want %d", i, status, want)
+		}
+	}
+}
+
+// As the transport of a client it answers the same.
+func TestWireAsATransport(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		io.Copy(w, r.Body)
+	}))
+	defer s.Close()
+	client := &http.Client{Transport: dialTest(t, t.Context(), s.Listener.Addr().String())}
+	for _, word := range []string{"one", "two"} {
+		resp, err := client.Post(s.URL, "text/plain", strings.NewReader(word))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != word || resp.StatusCode != http.StatusTeapot {
+			t.Errorf("%d %q %v", resp.StatusCode, b, err)
 		}
 	}
 }
@@ -108,7 +130,7 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 		"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok":                               "no HTTP/1.1",
 		"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n":                                          "no header line",
 	} {
-		status, body, err := dialTest(t, t.Context(), answering(t, answer)).ask([]byte("x"))
+		status, body, err := dialTest(t, t.Context(), answering(t, answer)).Ask([]byte("x"))
 		switch {
 		case want == "" && (err != nil || status != 200 || string(body) != "ok"):
 			t.Errorf("%q: %d %q %v", answer, status, body, err)
@@ -130,7 +152,7 @@ func TestTheContextEndsAWait(t *testing.T) {
 	w := dialTest(t, ctx, s.Listener.Addr().String())
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := w.ask([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+		_, _, err := w.Ask([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
 		ended <- err
 	}()
 	<-asked
@@ -145,21 +167,6 @@ func TestTheContextEndsAWait(t *testing.T) {
 	}
 }
 
-func TestNumbersOfConnections(t *testing.T) {
-	c := counts{48, 16}
-	if c.String() != "48,16" {
-		t.Error(c.String())
-	}
-	if err := c.Set("8, 4"); err != nil || fmt.Sprint(c) != "[8 4]" {
-		t.Error(c, err)
-	}
-	for _, bad := range []string{"", "0", "a", "4,,", "-1"} {
-		if c.Set(bad) == nil {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-}
-
 func BenchmarkAsk(b *testing.B) {
 	answer := []byte(strings.Repeat("0123456789abcdef", 512))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -167,14 +174,11 @@ func BenchmarkAsk(b *testing.B) {
 		w.Write(answer)
 	}))
 	defer s.Close()
-	raw, addr, err := questions[3].request(s.URL, "secret", "n1", 20)
-	if err != nil {
-		b.Fatal(err)
-	}
-	w := dialTest(b, b.Context(), addr)
+	raw := []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	w := dialTest(b, b.Context(), s.Listener.Addr().String())
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := w.ask(raw); err != nil {
+		if _, _, err := w.Ask(raw); err != nil {
 			b.Fatal(err)
 		}
 	}
