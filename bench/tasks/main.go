@@ -37,18 +37,19 @@ func main() {
 	bin := flag.String("bin", "bin", "`DIR` of the built programs")
 	results := flag.String("results", "", "`FILE` to append the result lines to")
 	calls := flag.Int("calls", 40, "calls of each way, one after the other")
+	busy := flag.Int("busy", 12, "tenants that ask in all ways at once, beside the one that asks alone; 0: none")
 	tenants := flag.Int("tenants", 10, "tenants of the waiting calls; 0: none")
 	nodes := flag.Int("n", 100, "nodes, and waiting calls, of each tenant; at most 128")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *bin, *calls, *tenants, *nodes, rig.NewTable(*results)); err != nil {
+	if err := run(ctx, *bin, *calls, *busy, *tenants, *nodes, rig.NewTable(*results)); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/tasks:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, bin string, calls, tenants, nodes int, table *rig.Table) (err error) {
+func run(ctx context.Context, bin string, calls, busy, tenants, nodes int, table *rig.Table) (err error) {
 	fmt.Printf("tasks: %d calls of each way, each of 1 s, load before %s\n", calls, rig.Load())
 	c, err := rig.StartCluster(ctx, bin, 2)
 	if err != nil {
@@ -56,8 +57,13 @@ func run(ctx context.Context, bin string, calls, tenants, nodes int, table *rig.
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
 	if calls > 0 {
-		if err := overhead(ctx, c, calls, table); err != nil {
+		if err := overhead(ctx, c, "single", calls, 1, table); err != nil {
 			return err
+		}
+		if busy > 0 {
+			if err := overhead(ctx, c, "busy", max(1, calls/2), busy, table); err != nil {
+				return err
+			}
 		}
 	}
 	if tenants > 0 {
@@ -73,6 +79,7 @@ type way struct {
 	ask   func(ctx context.Context, t rig.Tenant, client *http.Client, node string) (task, error)
 	at    int // server asked; the nodes are at the first
 	limit time.Duration
+	mu    sync.Mutex
 	took  []time.Duration // beyond the duration that the node reported
 	whole []time.Duration // beyond the second that was asked for
 	parts [4][]time.Duration
@@ -82,33 +89,47 @@ type way struct {
 // the clocks of caller, server and node, which are one.
 var partNames = [4]string{"until the server makes it", "until the node begins", "from its end until that arrives", "until that is stored and answered"}
 
-// overhead asks in all ways in turn. Each way keeps to its own part of the
-// period, so that no call begins or ends while another one does.
-func overhead(ctx context.Context, c *rig.Cluster, calls int, table *rig.Table) error {
-	t, err := c.AddTenant(ctx, "single")
-	if err != nil {
-		return err
-	}
+// overhead lets each of some tenants ask in all ways in turn, each of its own
+// node. One tenant asks an idle server: no call begins or ends while another one
+// does, and whatever has not run for a third of a second has left the CPU's
+// caches. Several make a steady stream of tasks.
+func overhead(ctx context.Context, c *rig.Cluster, slug string, calls, callers int, table *rig.Table) (err error) {
 	ways := []*way{
 		{name: "REST, server holds the node", ask: overREST, at: 0, limit: oneReplica},
 		{name: "MCP, server holds the node", ask: overMCP, at: 0, limit: oneReplica},
 		{name: "REST, across two servers", ask: overREST, at: 1, limit: twoReplica},
 		{name: "MCP, across two servers", ask: overMCP, at: 1, limit: twoReplica},
 	}
-	sim, err := c.Agent(ctx, c.Servers[0], t, len(ways), "simulate", "--n", fmt.Sprint(len(ways)), "--prefix", "one-", "--first", "0")
-	if err != nil {
-		return err
+	state := "idle"
+	if callers > 1 {
+		state = fmt.Sprintf("%.0f tasks/s", float64(callers*len(ways))/period.Seconds())
 	}
-	if err := connected(ctx, sim, len(ways)); err != nil {
-		return err
+	fmt.Printf("  %s: %d tenants, %d ways\n", state, callers, len(ways))
+	var list []rig.Tenant
+	for i := range callers {
+		t, err := c.AddTenant(ctx, fmt.Sprintf("%s-%d", slug, i))
+		if err != nil {
+			return err
+		}
+		sim, err := c.Agent(ctx, c.Servers[0], t, len(ways), "simulate", "--n", fmt.Sprint(len(ways)), "--prefix", "one-", "--first", "0")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, sim.Stop()) }()
+		if err := connected(ctx, sim, len(ways)); err != nil {
+			return err
+		}
+		list = append(list, t)
 	}
 	var all sync.WaitGroup
-	errs := make([]error, len(ways))
+	n := callers * len(ways)
+	errs := make([]error, n)
 	began := time.Now()
-	for i, w := range ways {
+	for i := range n {
+		w, t := ways[i%len(ways)], list[i/len(ways)]
 		all.Go(func() {
-			begin := began.Add(period * time.Duration(i) / time.Duration(len(ways)))
-			errs[i] = w.repeat(ctx, t.At(c.Servers[w.at]), fmt.Sprintf("one-%04d", i), begin, calls)
+			begin := began.Add(period * time.Duration(i) / time.Duration(n))
+			errs[i] = w.repeat(ctx, t.At(c.Servers[w.at]), fmt.Sprintf("one-%04d", i%len(ways)), begin, calls)
 		})
 	}
 	all.Wait()
@@ -124,14 +145,14 @@ func overhead(ctx context.Context, c *rig.Cluster, calls int, table *rig.Table) 
 		}
 		fmt.Println(" medians")
 		if err := errors.Join(
-			table.Add("task overhead, "+w.name+", p50", rig.Millis(p50), fmt.Sprintf("≤ %d ms", w.limit.Milliseconds()), p50 <= w.limit),
+			table.Add("task overhead, "+state+", "+w.name+", p50", rig.Millis(p50), fmt.Sprintf("≤ %d ms", w.limit.Milliseconds()), p50 <= w.limit),
 			table.Add("  its p95", rig.Millis(p95), "", true),
 		); err != nil {
 			return err
 		}
 	}
 	fmt.Printf("  load after %s\n", rig.Load())
-	return sim.Stop()
+	return nil
 }
 
 // connected waits until a simulation says that its nodes are.
@@ -170,10 +191,12 @@ func (w *way) repeat(ctx context.Context, t rig.Tenant, node string, begin time.
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		if i >= warmUp {
+			w.mu.Lock()
 			w.took, w.whole = append(w.took, end.Sub(start)-did.own()), append(w.whole, end.Sub(start)-time.Second)
 			for i, span := range []span{{start, did.Created}, {did.Created, did.Window.From}, {did.Window.To, did.Ended}, {did.Ended, end}} {
 				w.parts[i] = append(w.parts[i], span.To.Sub(span.From))
 			}
+			w.mu.Unlock()
 		}
 	}
 	return nil
