@@ -145,6 +145,7 @@ func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.T
 		return err
 	}
 	defer c.Close()
+	var reads []time.Duration // of all kinds of calls
 	for i, q := range questions {
 		for range warmUp {
 			if _, err := c.ask(i); err != nil {
@@ -179,6 +180,9 @@ func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.T
 		if err != nil {
 			return err
 		}
+		if q.tool != "" {
+			reads = append(reads, cpu...)
+		}
 		p95 := rig.Quantile(cpu, 0.95)
 		fmt.Printf("  %-36s CPU of telltaled a call: least %s, median %s, p95 %s (of slices of %d calls); of postgres %s; took p50 %s, p95 %s; %.1f KiB\n", q.name,
 			rig.Millis(rig.Quantile(cpu, 0)), rig.Millis(rig.Quantile(cpu, 0.5)), rig.Millis(p95), slice,
@@ -187,5 +191,6 @@ func alone(ctx context.Context, s *rig.Stack, a *asker, slices int, table *rig.T
 			return err
 		}
 	}
-	return nil
+	p95 := rig.Quantile(reads, 0.95)
+	return table.Add("tools/call of all kinds, server CPU p95", rig.Millis(p95), "≤ 1 ms", p95 <= cpuLimit)
 }

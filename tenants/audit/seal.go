@@ -14,7 +14,7 @@ import (
 
 const (
 	sealLease   = 20 * time.Second // longest hold of the lock
-	sealRows    = 1000             // of one seal
+	sealRows    = 250              // of one seal: more at once would hold up whoever reads meanwhile
 	sealTenants = 1000             // of one look
 	weeksAhead  = 1
 	keepRefusal = 30 * day
@@ -53,11 +53,11 @@ func (s *Service) seal(ctx context.Context) error {
 	}
 }
 
-// rest leaves the database to others for twice as long as a seal took: nobody
+// rest leaves the database to others for as long as a seal took: nobody
 // waits for seals, and after a busy time there are many.
 func rest(ctx context.Context, took time.Duration) {
 	select {
-	case <-time.After(2 * took):
+	case <-time.After(took):
 	case <-ctx.Done():
 	}
 }
