@@ -10,7 +10,7 @@
 // printed. The requests are made beforehand and sent whole over connections of
 // the tool's own; of each answer status, framing, every byte, the wanted member
 // and the absence of an error are looked at. Start reading at run; questions.go
-// holds what is asked, wire.go how.
+// holds what is asked, rig.Wire how.
 package main
 
 import (

@@ -100,7 +100,7 @@ var reasons = map[string]reason{
 
 	// tasks
 	"not_delivered":  {means: "the request did not reach the node", next: "start the task again", holds: away},
-	"task_lost":      {means: "the database lost the task in a crash, before anybody was told its ticket", next: "start the task again"},
+	"task_lost":      {means: "the database lost the task in a crash right after it began", next: "start the task again"},
 	"not_started":    {means: "no server process that holds the node, or not the node itself, took the request in time", bound: "5 s to begin", next: "try again in a moment; explain the node if it stays", holds: away},
 	"timed_out":      {means: "the node did not end the task by its deadline, so the server did", next: "start it again, shorter or narrower"},
 	"cancelled":      {means: "it was cancelled on request", next: "nothing is left to do"},

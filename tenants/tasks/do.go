@@ -83,7 +83,7 @@ type plan struct {
 	created  time.Time
 	runs     []target
 	skipped  []tenants.NotCovered
-	untold   bool // nobody hears of the task before its end
+	untold   bool // its caller is not to hear of it before its end
 }
 
 // target is a node that gets a run.
@@ -305,10 +305,12 @@ func (s *Service) store(ctx context.Context, p *plan) error {
 	}
 }
 
-// put writes a start. That of a task of one node whose caller waits for its end,
-// and knows no ticket, need not be on disk before the node begins: were it lost
-// with the database, the task would be neither sent again nor told to anybody,
-// and its end refused as unknown. Its end is on disk before the node forgets it.
+// put writes a start. That of a task of one node whose caller waits for its end
+// need not be on disk before the node begins: were it lost with the database, the
+// task would not be sent again, its end be refused as unknown, and its caller
+// hear task_lost. Its end is on disk before the node forgets it. Who hears of the
+// ticket sooner, from a list or because he goes away or the node is lost at once,
+// has what a crash within that moment (see WriteSoon) undoes.
 func (s *Service) put(ctx context.Context, p *plan, b *pgx.Batch) error {
 	if p.untold {
 		return s.db.WriteSoon(ctx, p.key.tenant, b)
